@@ -1,0 +1,3 @@
+"""Helios DOD: an LLM serving engine whose scheduler is tables and jitted systems."""
+
+__version__ = "0.1.0"

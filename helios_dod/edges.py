@@ -1,0 +1,198 @@
+"""The frontend's side of the rings: submissions and cancels in, events out.
+
+The same code serves an embedded engine and one in another process: both sides see one world.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from helios_dod.limits import BIAS_MAX, EOS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX, Limits
+from helios_dod.system import kernel, load_acquire, store_release
+from helios_dod.terms import FLAG_PENALTIES, INGRESS_CANCEL, INGRESS_SUBMIT
+
+WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperature", "top_p",
+         "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty",
+         "top_logprobs", "bias_count", "stop_id_count", "flags")  # order of put_submission's `words`
+
+EVENT = np.dtype([
+    ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
+    ("value", "i8"), ("limit", "i8"), ("logprob", "f4"), ("top_count", "i4"),
+    ("top_tokens", "i4", TOP_LOGPROBS_MAX), ("top_logprobs", "f4", TOP_LOGPROBS_MAX),
+], align=True)
+
+
+@dataclass
+class Submission:
+    """A prepared request. Token ids are vocabulary ids; every field is already validated."""
+
+    tag: int  # unique among the frontend's live requests
+    prompt: np.ndarray  # int32 token ids, at least one
+    output_limit: int
+    output_minimum: int = 0
+    temperature: float = 0.0  # 0 is greedy
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0  # 0: off
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    top_logprobs: int = -1  # -1: no log-probabilities
+    eos: tuple[int, ...] = ()  # empty: EOS is ignored
+    stop_ids: tuple[int, ...] = ()
+    bias: dict[int, float] = field(default_factory=dict)
+    priority: int = 0  # smaller first
+    deadline_ns: int = 0  # absolute on the engine's clock, 0: none
+
+
+@kernel
+def put_submission(world, frontend, tag, deadline_ns, seed, words, eos, payload):
+    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stop ids).
+
+    words: int32 [15] in the order of WORDS. False when the ring has no room."""
+    ring = world[0].ingress
+    rows, capacity = ring.kind.shape[1], ring.words.shape[1]
+    end = ring.end[frontend, 0]
+    if end - load_acquire(ring.first[frontend], 0) >= rows:
+        return False
+    count = payload.shape[0]
+    start = ring.payload_end[frontend, (end - 1) % rows] if end > 0 else 0
+    if start % capacity + count > capacity:
+        start += capacity - start % capacity  # payloads are contiguous
+    if start + count - load_acquire(ring.words_first[frontend], 0) > capacity:
+        return False
+    at = start % capacity
+    for i in range(count):
+        ring.words[frontend, at + i] = payload[i]
+    row = end % rows
+    ring.kind[frontend, row] = INGRESS_SUBMIT
+    ring.tag[frontend, row] = tag
+    ring.deadline_ns[frontend, row] = deadline_ns
+    ring.seed[frontend, row] = seed
+    ring.payload[frontend, row] = start
+    ring.payload_end[frontend, row] = start + count
+    ring.priority[frontend, row] = words[0]
+    ring.prompt_count[frontend, row] = words[1]
+    ring.output_limit[frontend, row] = words[2]
+    ring.output_minimum[frontend, row] = words[3]
+    ring.temperature[frontend, row] = words[4]
+    ring.top_p[frontend, row] = words[5]
+    ring.min_p[frontend, row] = words[6]
+    ring.top_k[frontend, row] = words[7]
+    ring.repetition_penalty[frontend, row] = words[8]
+    ring.presence_penalty[frontend, row] = words[9]
+    ring.frequency_penalty[frontend, row] = words[10]
+    ring.top_logprobs[frontend, row] = words[11]
+    ring.bias_count[frontend, row] = words[12]
+    ring.stop_id_count[frontend, row] = words[13]
+    ring.flags[frontend, row] = words[14]
+    for i in range(EOS_MAX):
+        ring.eos[frontend, row, i] = eos[i]
+    store_release(ring.end[frontend], 0, end + 1)
+    return True
+
+
+@kernel
+def put_cancel(world, frontend, tag):
+    """Asks for the end of a request. False when the ring has no room."""
+    ring = world[0].ingress
+    rows = ring.kind.shape[1]
+    end = ring.end[frontend, 0]
+    if end - load_acquire(ring.first[frontend], 0) >= rows:
+        return False
+    row = end % rows
+    ring.kind[frontend, row] = INGRESS_CANCEL
+    ring.tag[frontend, row] = tag
+    start = ring.payload_end[frontend, (end - 1) % rows] if end > 0 else 0
+    ring.payload[frontend, row] = start
+    ring.payload_end[frontend, row] = start
+    store_release(ring.end[frontend], 0, end + 1)
+    return True
+
+
+@kernel
+def take_events(world, frontend, kind, reason, tag, token, index, value, limit, logprob, top_count,
+                top_tokens, top_logprobs):
+    """Copies at most len(kind) events out of the egress ring; the number copied."""
+    ring = world[0].egress
+    rows = ring.kind.shape[1]
+    first = ring.first[frontend, 0]
+    count = min(load_acquire(ring.end[frontend], 0) - first, kind.shape[0])
+    for i in range(count):
+        row = (first + i) % rows
+        kind[i] = ring.kind[frontend, row]
+        reason[i] = ring.reason[frontend, row]
+        tag[i] = ring.tag[frontend, row]
+        token[i] = ring.token[frontend, row]
+        index[i] = ring.index[frontend, row]
+        value[i] = ring.value[frontend, row]
+        limit[i] = ring.limit[frontend, row]
+        top_count[i] = ring.top_count[frontend, row]
+        if top_count[i] >= 0:
+            logprob[i] = ring.logprob[frontend, row]
+            for k in range(top_count[i]):
+                top_tokens[i, k] = ring.top_tokens[frontend, row, k]
+                top_logprobs[i, k] = ring.top_logprobs[frontend, row, k]
+    store_release(ring.first[frontend], 0, first + count)
+    return count
+
+
+def bits(value: float) -> int:
+    """float32 bits of a number, as int32."""
+    return int(np.float32(value).view(np.int32))
+
+
+class Edge:
+    """One frontend's ends of both rings. Not thread-safe: one owner."""
+
+    def __init__(self, world: np.ndarray, frontend: int, batch: int = 1024) -> None:
+        self.world, self.frontend = world, frontend
+        self._events = np.zeros(batch, EVENT)
+        e = self._events
+        self._columns = tuple(
+            e[name].view(np.int32) if e[name].dtype.base == np.float32 else e[name]
+            for name in EVENT.names)
+
+    def submit(self, request: Submission) -> bool:
+        """Queues a request. False when the ring is full (try again, or refuse)."""
+        sampling = (request.temperature, request.top_p, request.min_p)
+        penalties = (request.repetition_penalty, request.presence_penalty, request.frequency_penalty)
+        words = np.array([
+            request.priority, len(request.prompt), request.output_limit, request.output_minimum,
+            *map(bits, sampling), request.top_k, *map(bits, penalties), request.top_logprobs,
+            len(request.bias), len(request.stop_ids),
+            FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0,
+        ], dtype=np.int32)
+        eos = np.full(EOS_MAX, -1, dtype=np.int32)
+        eos[: len(request.eos)] = request.eos
+        payload = np.concatenate([
+            np.asarray(request.prompt, dtype=np.int32),
+            np.fromiter(request.bias.keys(), np.int32, len(request.bias)),
+            np.fromiter(request.bias.values(), np.float32, len(request.bias)).view(np.int32),
+            np.asarray(request.stop_ids, dtype=np.int32),
+        ])
+        return bool(put_submission(
+            self.world, self.frontend, request.tag, request.deadline_ns,
+            np.uint64(request.seed), words, eos, payload))
+
+    def cancel(self, tag: int) -> bool:
+        """Queues a cancel. False when the ring is full."""
+        return bool(put_cancel(self.world, self.frontend, tag))
+
+    def events(self) -> np.ndarray:
+        """The waiting events (at most one batch), dtype EVENT; valid until the next call."""
+        return self._events[: take_events(self.world, self.frontend, *self._columns)]
+
+
+def check_fits(request: Submission, limits: Limits) -> None:
+    """Asserts the fixed capacities of a row; frontends refuse larger requests with a named error."""
+    assert len(request.eos) <= EOS_MAX and len(request.stop_ids) <= STOP_IDS_MAX
+    assert len(request.bias) <= BIAS_MAX and request.top_logprobs <= TOP_LOGPROBS_MAX
+    assert 0 < len(request.prompt) <= limits.context_max
+
+
+def fields(event: Any) -> dict[str, Any]:
+    """An event as a dict, for tests and traces."""
+    return {name: event[name].tolist() for name in EVENT.names}

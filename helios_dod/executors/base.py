@@ -1,0 +1,60 @@
+"""The one interface between the scheduler and a device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Extents chosen at load: the values of proto Symbol, by lower-case name."""
+
+    lanes: int
+    packed: int
+    slots: int
+    pages: int
+    page_tokens: int
+    pages_per_request: int
+    updates: int
+    logit_rows: int
+
+    def extent(self, symbol: int, multiplier: int) -> int:
+        """Value of a proto Extent; symbol 0 is a constant axis."""
+        values = (1, self.lanes, self.packed, self.slots, self.pages, self.page_tokens,
+                  self.pages_per_request, self.updates, self.logit_rows)
+        return values[symbol] * multiplier
+
+
+class DeviceError(RuntimeError):
+    """A device call failed: its name, its arguments and what it answered."""
+
+
+class Executor(Protocol):
+    """Runs the programs of one rank. Staging and completion are tables of the world."""
+
+    name: str
+
+    def load(self, manifest: object, geometry: Geometry, weights: Mapping[str, np.ndarray],
+             staging_first: Mapping[int, int], world: np.ndarray) -> None:
+        """Binds every buffer and program.
+
+        manifest: ExecutionManifest. weights: resource id -> uint8 array (memory-mapped). staging_first:
+        STAGING buffer index -> first word in `world[0].staging.words[frame]`. COMPLETION buffers are
+        columns of `world[0].completions`."""
+
+    def submit(self, frame: int, program: int, sequence: int) -> None:
+        """Launches program number `program` (index into manifest.programs) on a frame; asynchronous."""
+
+    def poll(self) -> int:
+        """Newest finished sequence, 0 before any. Programs finish in submission order."""
+
+    def descriptor(self) -> int:
+        """An eventfd that becomes readable when a program finishes."""
+
+    def drain(self) -> None:
+        """Waits for every submitted program."""
+
+    def close(self) -> None:
+        """Drains, then frees everything."""

@@ -1,0 +1,80 @@
+"""Every capacity of the engine. A size is part of the world's type; what a machine really has (pages
+that fit, selected concurrency) is a scalar in `settings`, at most the capacity here."""
+
+from dataclasses import dataclass
+
+NO_ROW = 2**31 - 1  # a link to nothing; -1 would wrap silently as an index
+
+EOS_MAX = 8  # end-of-sequence ids of one request
+STOP_IDS_MAX = 16  # stop_token_ids of one request
+BIAS_MAX = 512  # logit_bias entries of one request
+TOP_LOGPROBS_MAX = 20
+TOKEN_BLOCK = 256  # tokens of one block of the token arena
+FRAMES_MAX = 2  # programs in flight
+GROUPS_MAX = 2  # page groups (windowed and full histories)
+LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
+
+
+@dataclass(frozen=True)
+class Limits:
+    """One named size. Relations are asserted: they are the proof that no table overflows."""
+
+    name: str
+    requests_max: int  # accepted requests, waiting ones included
+    slots_max: int  # physical request rows on the device
+    lanes_max: int  # submitted rows of one frame
+    packed_max: int  # packed tokens of one frame
+    width_max: int  # tokens that one lane can emit in one frame (W)
+    pages_max: int
+    pages_per_request_max: int
+    context_max: int  # prompt and output tokens of one request
+    blocks_max: int  # token blocks of the arena, shared by all accepted requests
+    programs_max: int
+    bindings_max: int
+    staging_words_max: int  # 4-byte words of one frame's staging
+    page_updates_max: int  # page-table entries uploaded by one frame
+    frontends_max: int
+    ingress_rows_max: int  # submissions in flight of one frontend; a power of two
+    ingress_words_max: int  # payload words of one frontend's ingress; a power of two
+    egress_rows_max: int  # events in flight of one frontend; a power of two
+
+    def __post_init__(self) -> None:
+        assert self.lanes_max <= self.slots_max <= self.requests_max
+        assert self.packed_max >= self.lanes_max * self.width_max
+        assert self.context_max % TOKEN_BLOCK == 0
+        assert self.blocks_max >= self.blocks_per_request_max
+        assert self.ingress_words_max >= 2 * (self.context_max + 2 * BIAS_MAX + STOP_IDS_MAX)
+        for power in (self.ingress_rows_max, self.ingress_words_max, self.egress_rows_max):
+            assert power & (power - 1) == 0
+
+    @property
+    def blocks_per_request_max(self) -> int:
+        """Token blocks of one request."""
+        return self.context_max // TOKEN_BLOCK
+
+
+TEST_MIN = Limits(
+    "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=1,
+    pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12, programs_max=32, bindings_max=512,
+    staging_words_max=8192, page_updates_max=32, frontends_max=2, ingress_rows_max=4,
+    ingress_words_max=4096, egress_rows_max=16,
+)
+SMALL = Limits(
+    "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=1,
+    pages_max=65_536, pages_per_request_max=1024, context_max=16_384, blocks_max=16_384,
+    programs_max=64, bindings_max=2048, staging_words_max=262_144, page_updates_max=2048, frontends_max=4,
+    ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
+)
+MEDIUM = Limits(
+    "MEDIUM", requests_max=1024, slots_max=256, lanes_max=256, packed_max=4096, width_max=8,
+    pages_max=262_144, pages_per_request_max=2048, context_max=32_768, blocks_max=32_768,
+    programs_max=128, bindings_max=4096, staging_words_max=524_288, page_updates_max=8192, frontends_max=8,
+    ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
+)
+LARGE = Limits(
+    "LARGE", requests_max=4096, slots_max=1024, lanes_max=1024, packed_max=16_384, width_max=8,
+    pages_max=1_048_576, pages_per_request_max=8192, context_max=131_072, blocks_max=131_072,
+    programs_max=256, bindings_max=8192, staging_words_max=1_048_576, page_updates_max=32_768, frontends_max=16,
+    ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
+)
+SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE)}

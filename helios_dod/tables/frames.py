@@ -1,0 +1,42 @@
+"""Programs in flight, and the lanes of each."""
+
+from helios_dod.schema import i32, i64, scalar, table, u8, u32
+
+
+@table(rows="FRAMES_MAX")
+class Frames:
+    """One row per frame. Invariant: sequences of submitted frames are consecutive."""
+
+    state: u8
+    program: i32
+    sequence: i64
+    lane_count: i32
+    sampled_count: i32  # lanes that sample; they come first
+    packed_count: i32
+    page_update_count: i32
+    submitted_ns: i64
+    finished_ns: i64
+    retired_ranks: i64  # mask
+    error: i32  # 0, or the executor's error number
+    finished_sequence: scalar(i64)  # newest fence that the executor reports
+    next_sequence: scalar(i64)
+    frame_count: scalar(i32)  # frames in use: 1 or 2
+
+
+@table(rows="FRAMES_MAX")
+class Lanes:
+    """Row (frame, lane): a submitted row of a frame.
+
+    Invariant: `sample_row` of a sampling lane is the last packed row of the lane.
+    """
+
+    slot: i32["lanes_max"]
+    generation: u32["lanes_max"]
+    query_start: i32["lanes_max"]
+    query_length: i32["lanes_max"]
+    consumed: i32["lanes_max"]  # endpoint before the program
+    ceiling: i32["lanes_max"]  # tokens that the lane may emit
+    sampled: u8["lanes_max"]
+    page_update_slot: i32["page_updates_max"]
+    page_update_index: i32["page_updates_max"]
+    page_update_page: i32["page_updates_max"]

@@ -1,0 +1,65 @@
+"""Captured program variants and their resolved bindings; written once at load."""
+
+from helios_dod.schema import i32, i64, scalar, table, u8
+
+
+@table(rows="programs_max")
+class Programs:
+    """One row per loaded variant, ordered by operation, then capacity."""
+
+    operation: u8
+    host_pending: u8  # the pending token is bound by the host
+    histogram: u8  # binds the prompt histogram
+    batch: i32  # B
+    drafts: i32  # D
+    width: i32  # W
+    packed: i32  # P
+    binding_first: i32
+    binding_count: i32
+    launches: i64
+    cost_ns: i64  # exponentially weighted mean of observed durations; 0: unknown
+    program_count: scalar(i32)
+
+
+@table(rows="bindings_max")
+class Bindings:
+    """One row per value binding, resolved to words of a frame's staging."""
+
+    source: u8
+    indexing: u8
+    words: i32  # 4-byte words of one row
+    first: i32  # word offset in the frame's staging
+    rows: i32  # capacity
+    offset: i32
+    padding: i32
+    constant: i32
+    binding_count: scalar(i32)
+
+
+@table(rows="FRAMES_MAX")
+class Staging:
+    """Host staging of each frame, in 4-byte words; the executor reads it from `submit` to the fence."""
+
+    words: i32["staging_words_max"]
+
+
+@table(rows="FRAMES_MAX")
+class Completions:
+    """Completion record of each frame, written by the program (see proto CompletionField)."""
+
+    slot: i32["lanes_max"]
+    generation: i32["lanes_max"]
+    status: i32["lanes_max"]
+    offered: i32["lanes_max"]
+    accepted: i32["lanes_max"]
+    emitted: i32["lanes_max"]
+    tokens: i32["lanes_max", "width_max"]
+    endpoint: i32["lanes_max"]
+    cursor: i32["lanes_max"]
+    reserved: i32["lanes_max"]
+    logprob: i32["lanes_max"]  # float32 bits
+    top_tokens: i32["lanes_max", "TOP_LOGPROBS_MAX"]
+    top_logprobs: i32["lanes_max", "TOP_LOGPROBS_MAX"]
+    scores: i32["packed_max"]
+    agreement: i32
+    aggregate: i32

@@ -1,0 +1,59 @@
+"""Ingress and egress: one single-producer single-consumer pair per frontend.
+
+Positions (`first`, `end`) only grow; row = position modulo capacity. The producer alone writes `end`,
+with release; the consumer alone writes `first`, with release.
+"""
+
+from helios_dod.schema import i32, i64, table, u8, u64
+
+
+@table(rows="frontends_max")
+class Ingress:
+    """Submissions and cancels, frontend to engine. A row's payload lies in `words`, contiguous:
+    prompt tokens, bias tokens, bias values (float32 bits), stop ids. Float columns are float32 bits."""
+
+    end: i64["LINE"]
+    first: i64["LINE"]
+    kind: u8["ingress_rows_max"]
+    flags: u8["ingress_rows_max"]
+    tag: i64["ingress_rows_max"]
+    deadline_ns: i64["ingress_rows_max"]  # absolute, 0: none
+    priority: i32["ingress_rows_max"]
+    payload: i64["ingress_rows_max"]  # growing word position of the payload
+    payload_end: i64["ingress_rows_max"]  # position after it; the consumer frees up to here
+    prompt_count: i32["ingress_rows_max"]
+    output_limit: i32["ingress_rows_max"]
+    output_minimum: i32["ingress_rows_max"]
+    seed: u64["ingress_rows_max"]
+    temperature: i32["ingress_rows_max"]
+    top_p: i32["ingress_rows_max"]
+    min_p: i32["ingress_rows_max"]
+    top_k: i32["ingress_rows_max"]
+    repetition_penalty: i32["ingress_rows_max"]
+    presence_penalty: i32["ingress_rows_max"]
+    frequency_penalty: i32["ingress_rows_max"]
+    top_logprobs: i32["ingress_rows_max"]
+    eos: i32["ingress_rows_max", "EOS_MAX"]
+    bias_count: i32["ingress_rows_max"]
+    stop_id_count: i32["ingress_rows_max"]
+    words_first: i64["LINE"]  # payload words before this position are free again
+    words: i32["ingress_words_max"]
+
+
+@table(rows="frontends_max")
+class Egress:
+    """Events, engine to frontend: one token a row, one final row a request, or one rejection."""
+
+    end: i64["LINE"]
+    first: i64["LINE"]
+    kind: u8["egress_rows_max"]
+    reason: u8["egress_rows_max"]  # finish or rejection
+    tag: i64["egress_rows_max"]
+    token: i32["egress_rows_max"]
+    index: i32["egress_rows_max"]  # of the generated token; of FINISHED: tokens generated
+    value: i64["egress_rows_max"]  # rejection: what was asked; FINISHED: cached prompt tokens
+    limit: i64["egress_rows_max"]  # rejection: what is possible
+    logprob: i32["egress_rows_max"]  # float32 bits
+    top_count: i32["egress_rows_max"]  # -1: no log-probabilities
+    top_tokens: i32["egress_rows_max", "TOP_LOGPROBS_MAX"]
+    top_logprobs: i32["egress_rows_max", "TOP_LOGPROBS_MAX"]

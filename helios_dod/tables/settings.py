@@ -1,0 +1,49 @@
+"""What was chosen at load, the clock, and the counters: tables of one row."""
+
+from helios_dod.schema import i32, i64, scalar, table
+
+
+@table()
+class Settings:
+    """Chosen once at load; constant while serving."""
+
+    page_tokens: scalar(i32)
+    context_tokens: scalar(i32)
+    vocabulary: scalar(i32)
+    input_vocabulary: scalar(i32)
+    slot_count: scalar(i32)
+    prefill_tokens: scalar(i32)  # prompt tokens of one frame at most
+    cursor_lag: scalar(i32)
+    host_pending: scalar(i32)  # 1: the host owns pending tokens, so every step is fed back
+
+
+@table()
+class Clock:
+    """Time enters here and nowhere else. Nanoseconds since the process-wide monotonic origin."""
+
+    tick: scalar(i64)
+    now_ns: scalar(i64)
+    completed_ns: scalar(i64)
+    marks: scalar(i64)  # bit set of rare branches that were taken
+
+
+@table()
+class Counters:
+    """Plain monotonic integers; the exporter reads them."""
+
+    received: scalar(i64)
+    rejected: scalar(i64)
+    admitted: scalar(i64)
+    finished: scalar(i64)
+    cancelled: scalar(i64)
+    failed: scalar(i64)
+    prompt_tokens: scalar(i64)
+    generated_tokens: scalar(i64)
+    frames_submitted: scalar(i64)
+    frames_finished: scalar(i64)
+    lanes_submitted: scalar(i64)
+    packed_submitted: scalar(i64)
+    ticks_idle: scalar(i64)
+    egress_full: scalar(i64)
+    pages_full: scalar(i64)
+    slots_full: scalar(i64)

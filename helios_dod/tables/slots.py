@@ -1,0 +1,34 @@
+"""Physical request rows: what the device holds state for."""
+
+from helios_dod.schema import i32, scalar, table, u8, u32
+
+
+@table(rows="slots_max")
+class Slots:
+    """One row per physical request row on the device.
+
+    Invariants: `consumed <= scheduled`; `scheduled - consumed` tokens are in flight; pages[:page_count]
+    are owned by the slot; `page_count * page_tokens >= scheduled`.
+    """
+
+    state: u8
+    sampled: u8  # a token was accepted, so the device owns a pending token
+    feedback: u8  # every step waits for the last one (host stops, host-owned pending token)
+    generation: u32
+    request: i32
+    consumed: i32  # tokens whose history is committed (accepted completions)
+    scheduled: i32  # tokens submitted, in-flight ones included
+    in_flight: i32  # frames that name this slot
+    draft_cursor: i32
+    page_count: i32
+    uploaded_count: i32  # page-table entries that the device has
+    pages: i32["pages_per_request_max"]
+    feature_slot: i32
+    scores_held: i32["FRAMES_MAX"]  # generated index + 1 of a log-probability row not yet delivered, per frame
+    score: i32["FRAMES_MAX"]  # float32 bits
+    top_tokens: i32["FRAMES_MAX", "TOP_LOGPROBS_MAX"]
+    top_scores: i32["FRAMES_MAX", "TOP_LOGPROBS_MAX"]
+    free: scalar(i32["slots_max"])
+    free_count: scalar(i32)
+    live: scalar(i32["slots_max"])  # rows in use, in admission order
+    live_count: scalar(i32)

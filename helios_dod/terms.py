@@ -1,0 +1,120 @@
+"""The integer vocabulary of tables and systems. Numbers that also stand on the wire equal those of
+proto/*.proto; a test compares them (systems never import protobuf)."""
+
+# Row 0 of every state column means an unused row.
+FREE = 0
+
+# requests.state
+WAITING = 1  # accepted, holds no slot
+RUNNING = 2  # holds a slot
+FINISHED = 3  # holds nothing but tokens that its frontend has not drained
+
+# requests.finish: how a request ended (0: it has not)
+FINISH_EOS = 1
+FINISH_LIMIT = 2
+FINISH_STOP_TOKEN = 3
+FINISH_CANCELLED = 4
+FINISH_NON_FINITE = 5
+FINISH_DEADLINE = 6
+FINISH_DEVICE_ERROR = 7
+
+# slots.state
+SLOT_ADMITTED = 1  # device state of the slot is not initialised yet
+SLOT_PREFILL = 2  # prompt tokens remain to be submitted
+SLOT_DECODE = 3  # every prompt token is submitted
+SLOT_DRAINING = 4  # finished or cancelled, frames in flight still name it
+
+# pages.state
+PAGE_PRIVATE = 1
+PAGE_IMMUTABLE = 2
+
+# frames.state
+FRAME_COMPOSED = 1  # lanes chosen, pages reserved
+FRAME_PACKED = 2  # staging written; the engine launches it
+FRAME_SUBMITTED = 3
+FRAME_FINISHED = 4  # fence passed, not yet accepted
+
+# completions.status, one lane
+STATUS_RUNNING = 0
+STATUS_EOS = 1
+STATUS_LIMIT = 2
+STATUS_NON_FINITE = 3
+STATUS_CANCELLED = 4
+
+# programs.operation
+OP_INITIALIZE = 1
+OP_RESTORE = 2
+OP_PREFILL = 3
+OP_SCORED_PREFILL = 4
+OP_RESUME = 5
+OP_DECODE = 6
+OP_SPECULATIVE = 7
+OP_MIXED = 8
+OP_IMAGE_ENCODE = 9
+
+# bindings.source
+SOURCE_SLOT = 1
+SOURCE_GENERATION = 2
+SOURCE_LIVE_LANES = 3
+SOURCE_LIVE_PACKED = 4
+SOURCE_LIVE_SAMPLED = 5
+SOURCE_QUERY_LENGTH = 6
+SOURCE_QUERY_START = 7
+SOURCE_SAMPLE_ROW = 8
+SOURCE_LANE = 9
+SOURCE_TOKEN = 20
+SOURCE_TARGET_TOKEN = 21
+SOURCE_PENDING_TOKEN = 22
+SOURCE_POSITION = 23
+SOURCE_CONSUMED = 24
+SOURCE_PAGE_UPDATE_COUNT = 30
+SOURCE_PAGE_UPDATES = 31
+SOURCE_PAGE_COPY_COUNT = 32
+SOURCE_PAGE_COPIES = 33
+SOURCE_SEED = 40
+SOURCE_TEMPERATURE = 41
+SOURCE_TOP_P = 42
+SOURCE_MIN_P = 43
+SOURCE_TOP_K = 44
+SOURCE_REPETITION_PENALTY = 45
+SOURCE_PRESENCE_PENALTY = 46
+SOURCE_FREQUENCY_PENALTY = 47
+SOURCE_OUTPUT_LIMIT = 48
+SOURCE_OUTPUT_MINIMUM = 49
+SOURCE_STOP_TOKENS = 50
+SOURCE_TOP_LOGPROBS = 51
+SOURCE_BIAS_COUNT = 52
+SOURCE_BIAS_TOKENS = 53
+SOURCE_BIAS_VALUES = 54
+SOURCE_PROMPT_HISTOGRAM = 55
+SOURCE_GENERATED = 56
+SOURCE_CONSTANT = 60
+
+# bindings.indexing
+INDEX_SCALAR = 1
+INDEX_SUBMISSION_ROW = 2
+INDEX_ACTIVE_ROW = 3
+INDEX_PHYSICAL_ROW = 4
+INDEX_PACKED_TOKEN = 5
+
+# histogram words: generated count, plus this bit where the prompt holds the token
+HISTOGRAM_PROMPT = 1 << 30
+
+# ingress.kind
+INGRESS_SUBMIT = 1
+INGRESS_CANCEL = 2
+
+# ingress.flags
+FLAG_PENALTIES = 1  # some penalty is on, so the device needs the prompt histogram
+
+# egress.kind
+EGRESS_TOKEN = 1
+EGRESS_FINISHED = 2
+EGRESS_REJECTED = 3
+
+# egress.reason of a rejection; `value` and `limit` say by how much
+REJECT_CONTEXT = 1  # prompt and output limit exceed the context
+REJECT_PAGES = 2  # can never fit the cache
+REJECT_VOCABULARY = 3  # a prompt token is outside the input vocabulary
+REJECT_EMPTY = 4  # no prompt token
+REJECT_BLOCKS = 5  # token arena smaller than the request

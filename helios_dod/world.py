@@ -1,0 +1,97 @@
+"""The world: every table in one block of memory. Boot, digest, diff, snapshot."""
+
+import hashlib
+from functools import cache
+
+import numpy as np
+
+from helios_dod.limits import NO_ROW, Limits
+from helios_dod.schema import Table, world_dtype
+from helios_dod.tables.frames import Frames, Lanes
+from helios_dod.tables.pages import Pages
+from helios_dod.tables.programs import Bindings, Completions, Programs, Staging
+from helios_dod.tables.requests import Requests
+from helios_dod.tables.rings import Egress, Ingress
+from helios_dod.tables.settings import Clock, Counters, Settings
+from helios_dod.tables.slots import Slots
+from helios_dod.tables.tokens import Tokens
+
+TABLES: tuple[Table, ...] = (
+    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Frames, Lanes, Programs, Bindings,
+    Staging, Completions, Ingress, Egress,
+)
+
+LINKS = {  # columns that name no row when unused
+    "requests": ("slot", "waiting_next", "waiting_previous", "blocks", "waiting_first", "waiting_last"),
+    "tokens": ("owner",),
+    "slots": ("request", "pages", "feature_slot"),
+    "pages": ("owner", "parent"),
+    "frames": ("program",),
+}
+
+
+@cache
+def dtype_of(limits: Limits) -> np.dtype:
+    """The world's dtype of one size. Built once: an equal but distinct dtype costs 13 us a call."""
+    return world_dtype(TABLES, limits)
+
+
+def boot(limits: Limits, memory: memoryview | None = None) -> np.ndarray:
+    """A fresh world, shape [1], in `memory` (dtype_of(limits).itemsize bytes, zeroed) or its own.
+
+    Every byte is written, so that no page faults in later."""
+    dtype = dtype_of(limits)
+    if memory is None:
+        memory = memoryview(bytearray(dtype.itemsize))
+    raw = np.frombuffer(memory, dtype=np.uint8, count=dtype.itemsize)
+    raw[:] = 0
+    world = raw.view(dtype)
+    w = world[0]
+    for name, columns in LINKS.items():
+        for column in columns:
+            w[name][column] = NO_ROW
+    w["requests"]["eos"] = -1
+    for name in ("requests", "slots"):
+        fill_free(w[name], len(w[name]["state"]))
+    fill_free(w["tokens"], len(w["tokens"]["owner"]))
+    w["frames"]["frame_count"] = len(w["frames"]["state"])
+    w["frames"]["next_sequence"] = 1
+    return world
+
+
+def fill_free(table: np.void, count: int) -> None:
+    """Puts rows 0..count-1 on the table's free stack; row 0 is taken first."""
+    table["free"][:count] = np.arange(count - 1, -1, -1, dtype=np.int32)
+    table["free_count"] = count
+
+
+def attach(limits: Limits, memory: memoryview) -> np.ndarray:
+    """The world that another process booted in shared `memory`, shape [1]."""
+    dtype = dtype_of(limits)
+    return np.frombuffer(memory, dtype=np.uint8, count=dtype.itemsize).view(dtype)
+
+
+def snapshot(world: np.ndarray) -> bytes:
+    """All bytes; `world.copy()` would skip padding."""
+    return world.view(np.uint8).tobytes()
+
+
+def restore(world: np.ndarray, saved: bytes) -> None:
+    """Overwrites the world with a snapshot of the same size."""
+    world.view(np.uint8)[:] = np.frombuffer(saved, dtype=np.uint8)
+
+
+def digest(world: np.ndarray) -> str:
+    """Hex SHA-256 of all bytes."""
+    return hashlib.sha256(world.view(np.uint8).data).hexdigest()
+
+
+def diff(before: bytes, world: np.ndarray) -> list[str]:
+    """`table.column` names whose bytes differ from a snapshot."""
+    old = np.frombuffer(before, dtype=np.uint8).view(world.dtype)
+    changed = []
+    for name in world.dtype.names:
+        for column in world.dtype[name].names:
+            if not np.array_equal(old[0][name][column], world[0][name][column]):
+                changed.append(f"{name}.{column}")
+    return changed
