@@ -96,7 +96,7 @@ def state_dict(reader: gguf.GGUFReader) -> dict[str, torch.Tensor]:
             weight = rows_in_half_order(weight, heads)
         if tensor.name.endswith("attn_k.weight"):
             weight = rows_in_half_order(weight, heads_kv)
-        state[state_name(tensor.name)] = torch.from_numpy(np.ascontiguousarray(weight))
+        state[state_name(tensor.name)] = torch.from_numpy(weight.copy())
     return state
 
 

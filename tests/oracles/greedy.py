@@ -1,4 +1,4 @@
-"""Greedy decoding with what a test needs to judge a difference: the two best logits of each step."""
+"""Greedy decoding, with what a test needs to judge a difference: each step's two best logits."""
 
 import numpy as np
 import torch

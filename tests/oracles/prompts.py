@@ -70,8 +70,8 @@ def chat_prompts() -> dict[str, list[dict]]:
             {"role": "assistant", "content": "A lemon."},
             *user("Which of the two is sweeter, and why?"),
         ],
-        "chat_summary_600": user("Summarise this log in two sentences.\n\n" + ship_log(25)),
-        "chat_review_1100": user("Review this module.\n```python\n" + sensor_module(16) + "```"),
+        "chat_summary": user("Summarise this log in two sentences.\n\n" + ship_log(25)),
+        "chat_review": user("Review this module.\n```python\n" + sensor_module(16) + "```"),
     }
 
 
@@ -90,8 +90,8 @@ def raw_prompts() -> dict[str, str]:
         "raw_marks": "Cafe\u0301 nai\u0308ve A\u030angstro\u0308m: combining marks are",
         "raw_mixed": "Привет, κόσμε! שלום 你好 안녕 नमस्ते 🌍 — hello is",
         "raw_special_inside": "<|im_start|>user\nStop here<|im_end|>\nand go on",
-        "raw_code_500": sensor_module(8),
-        "raw_log_900": ship_log(36),
-        "raw_log_2300": ship_log(92),
-        "raw_log_4300": ship_log(172),
+        "raw_module": sensor_module(8),
+        "raw_log_36_days": ship_log(36),
+        "raw_log_92_days": ship_log(92),
+        "raw_log_190_days": ship_log(190),
     }
