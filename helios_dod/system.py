@@ -5,7 +5,6 @@ cache folder is named by a digest of every source of the package, numba's versio
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from helios_dod.folders import cache_home
 
 PACKAGE = Path(__file__).resolve().parent
 FLAGS = {"nogil": True, "cache": True, "error_model": "numpy"}
@@ -28,14 +29,6 @@ def source_digest() -> str:
         digest.update(path.relative_to(PACKAGE).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def cache_home() -> Path:
-    """The user's cache folder of this product: $HELIOS_CACHE, else $XDG_CACHE_HOME/helios."""
-    chosen = os.environ.get("HELIOS_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "helios"
 
 
 CODE_CACHE = cache_home() / "numba" / source_digest()

@@ -1,6 +1,7 @@
 """Generates helios_dod/contract/wire from proto/*.proto, or with --check compares them.
 
-protoc writes absolute imports of sibling modules; they are rewritten to the package here.
+protoc writes absolute imports of sibling modules; they are rewritten to the package here. Stubs (.pyi) are
+generated too, so that the type checker sees every message.
 """
 
 import re
@@ -14,12 +15,13 @@ WIRE = PROTO.parent / "helios_dod" / "contract" / "wire"
 
 
 def generate(out: Path) -> dict[str, str]:
-    """Module name -> source, written to `out`."""
+    """File name -> source, written to `out`."""
     sources = sorted(str(path) for path in PROTO.glob("*.proto"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", f"--python_out={out}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", f"--python_out={out}",
+               f"--pyi_out={out}"]
     subprocess.run(command + sources, check=True)
     modules = {}
-    for path in sorted(out.glob("*_pb2.py")):
+    for path in sorted(out.glob("*_pb2.py*")):
         text = re.sub(
             r"^import (\w+_pb2) as", r"from helios_dod.contract.wire import \1 as",
             path.read_text(), flags=re.M,

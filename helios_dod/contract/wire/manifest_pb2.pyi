@@ -1,0 +1,634 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DATA_TYPE_UNSPECIFIED: _ClassVar[DataType]
+    F32: _ClassVar[DataType]
+    F16: _ClassVar[DataType]
+    BF16: _ClassVar[DataType]
+    I32: _ClassVar[DataType]
+    U32: _ClassVar[DataType]
+    I64: _ClassVar[DataType]
+    U64: _ClassVar[DataType]
+    U8: _ClassVar[DataType]
+    I8: _ClassVar[DataType]
+
+class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPERATION_UNSPECIFIED: _ClassVar[Operation]
+    INITIALIZE: _ClassVar[Operation]
+    RESTORE: _ClassVar[Operation]
+    PREFILL: _ClassVar[Operation]
+    SCORED_PREFILL: _ClassVar[Operation]
+    RESUME: _ClassVar[Operation]
+    DECODE: _ClassVar[Operation]
+    SPECULATIVE: _ClassVar[Operation]
+    MIXED: _ClassVar[Operation]
+    IMAGE_ENCODE: _ClassVar[Operation]
+
+class Symbol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SYMBOL_UNSPECIFIED: _ClassVar[Symbol]
+    LANES: _ClassVar[Symbol]
+    PACKED: _ClassVar[Symbol]
+    SLOTS: _ClassVar[Symbol]
+    PAGES: _ClassVar[Symbol]
+    PAGE_TOKENS: _ClassVar[Symbol]
+    PAGES_PER_REQUEST: _ClassVar[Symbol]
+    UPDATES: _ClassVar[Symbol]
+    LOGIT_ROWS: _ClassVar[Symbol]
+
+class BufferKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BUFFER_KIND_UNSPECIFIED: _ClassVar[BufferKind]
+    WEIGHT: _ClassVar[BufferKind]
+    STATE: _ClassVar[BufferKind]
+    CACHE: _ClassVar[BufferKind]
+    SCRATCH: _ClassVar[BufferKind]
+    STAGING: _ClassVar[BufferKind]
+    COMPLETION: _ClassVar[BufferKind]
+
+class PanelEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PANEL_ENCODING_UNSPECIFIED: _ClassVar[PanelEncoding]
+    PANEL_F32: _ClassVar[PanelEncoding]
+    PANEL_F16: _ClassVar[PanelEncoding]
+    PANEL_BF16: _ClassVar[PanelEncoding]
+    PANEL_Q4: _ClassVar[PanelEncoding]
+    PANEL_Q8: _ClassVar[PanelEncoding]
+
+class CompletionField(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPLETION_FIELD_UNSPECIFIED: _ClassVar[CompletionField]
+    COMPLETION_SLOT: _ClassVar[CompletionField]
+    COMPLETION_GENERATION: _ClassVar[CompletionField]
+    COMPLETION_STATUS: _ClassVar[CompletionField]
+    COMPLETION_OFFERED: _ClassVar[CompletionField]
+    COMPLETION_ACCEPTED: _ClassVar[CompletionField]
+    COMPLETION_EMITTED: _ClassVar[CompletionField]
+    COMPLETION_TOKENS: _ClassVar[CompletionField]
+    COMPLETION_ENDPOINT: _ClassVar[CompletionField]
+    COMPLETION_CURSOR: _ClassVar[CompletionField]
+    COMPLETION_RESERVED: _ClassVar[CompletionField]
+    COMPLETION_LOGPROB: _ClassVar[CompletionField]
+    COMPLETION_TOP_TOKENS: _ClassVar[CompletionField]
+    COMPLETION_TOP_LOGPROBS: _ClassVar[CompletionField]
+    COMPLETION_SCORES: _ClassVar[CompletionField]
+
+class RowDomain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROW_DOMAIN_UNSPECIFIED: _ClassVar[RowDomain]
+    ROWS_PACKED: _ClassVar[RowDomain]
+    ROWS_LANES: _ClassVar[RowDomain]
+    ROWS_SAMPLED: _ClassVar[RowDomain]
+
+class ActivationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTIVATION_KIND_UNSPECIFIED: _ClassVar[ActivationKind]
+    SILU: _ClassVar[ActivationKind]
+    GELU_TANH: _ClassVar[ActivationKind]
+    GELU_ERF: _ClassVar[ActivationKind]
+    RELU: _ClassVar[ActivationKind]
+
+class NormKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NORM_KIND_UNSPECIFIED: _ClassVar[NormKind]
+    RMS: _ClassVar[NormKind]
+    LAYER: _ClassVar[NormKind]
+
+class RotaryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROTARY_KIND_UNSPECIFIED: _ClassVar[RotaryKind]
+    HALVES: _ClassVar[RotaryKind]
+    INTERLEAVED: _ClassVar[RotaryKind]
+DATA_TYPE_UNSPECIFIED: DataType
+F32: DataType
+F16: DataType
+BF16: DataType
+I32: DataType
+U32: DataType
+I64: DataType
+U64: DataType
+U8: DataType
+I8: DataType
+OPERATION_UNSPECIFIED: Operation
+INITIALIZE: Operation
+RESTORE: Operation
+PREFILL: Operation
+SCORED_PREFILL: Operation
+RESUME: Operation
+DECODE: Operation
+SPECULATIVE: Operation
+MIXED: Operation
+IMAGE_ENCODE: Operation
+SYMBOL_UNSPECIFIED: Symbol
+LANES: Symbol
+PACKED: Symbol
+SLOTS: Symbol
+PAGES: Symbol
+PAGE_TOKENS: Symbol
+PAGES_PER_REQUEST: Symbol
+UPDATES: Symbol
+LOGIT_ROWS: Symbol
+BUFFER_KIND_UNSPECIFIED: BufferKind
+WEIGHT: BufferKind
+STATE: BufferKind
+CACHE: BufferKind
+SCRATCH: BufferKind
+STAGING: BufferKind
+COMPLETION: BufferKind
+PANEL_ENCODING_UNSPECIFIED: PanelEncoding
+PANEL_F32: PanelEncoding
+PANEL_F16: PanelEncoding
+PANEL_BF16: PanelEncoding
+PANEL_Q4: PanelEncoding
+PANEL_Q8: PanelEncoding
+COMPLETION_FIELD_UNSPECIFIED: CompletionField
+COMPLETION_SLOT: CompletionField
+COMPLETION_GENERATION: CompletionField
+COMPLETION_STATUS: CompletionField
+COMPLETION_OFFERED: CompletionField
+COMPLETION_ACCEPTED: CompletionField
+COMPLETION_EMITTED: CompletionField
+COMPLETION_TOKENS: CompletionField
+COMPLETION_ENDPOINT: CompletionField
+COMPLETION_CURSOR: CompletionField
+COMPLETION_RESERVED: CompletionField
+COMPLETION_LOGPROB: CompletionField
+COMPLETION_TOP_TOKENS: CompletionField
+COMPLETION_TOP_LOGPROBS: CompletionField
+COMPLETION_SCORES: CompletionField
+ROW_DOMAIN_UNSPECIFIED: RowDomain
+ROWS_PACKED: RowDomain
+ROWS_LANES: RowDomain
+ROWS_SAMPLED: RowDomain
+ACTIVATION_KIND_UNSPECIFIED: ActivationKind
+SILU: ActivationKind
+GELU_TANH: ActivationKind
+GELU_ERF: ActivationKind
+RELU: ActivationKind
+NORM_KIND_UNSPECIFIED: NormKind
+RMS: NormKind
+LAYER: NormKind
+ROTARY_KIND_UNSPECIFIED: RotaryKind
+HALVES: RotaryKind
+INTERLEAVED: RotaryKind
+
+class Extent(_message.Message):
+    __slots__ = ("symbol", "multiplier")
+    SYMBOL_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    symbol: Symbol
+    multiplier: int
+    def __init__(self, symbol: _Optional[_Union[Symbol, str]] = ..., multiplier: _Optional[int] = ...) -> None: ...
+
+class Panel(_message.Message):
+    __slots__ = ("encoding", "rows", "columns", "panel_rows", "block_columns", "scale", "minimum")
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PANEL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    encoding: PanelEncoding
+    rows: int
+    columns: int
+    panel_rows: int
+    block_columns: int
+    scale: DataType
+    minimum: DataType
+    def __init__(self, encoding: _Optional[_Union[PanelEncoding, str]] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., panel_rows: _Optional[int] = ..., block_columns: _Optional[int] = ..., scale: _Optional[_Union[DataType, str]] = ..., minimum: _Optional[_Union[DataType, str]] = ...) -> None: ...
+
+class Buffer(_message.Message):
+    __slots__ = ("name", "kind", "dtype", "shape", "panel", "resource_id", "resource_offset", "resource_nbytes", "completion")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    PANEL_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NBYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: BufferKind
+    dtype: DataType
+    shape: _containers.RepeatedCompositeFieldContainer[Extent]
+    panel: Panel
+    resource_id: str
+    resource_offset: int
+    resource_nbytes: int
+    completion: CompletionField
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[BufferKind, str]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[_Union[Extent, _Mapping]]] = ..., panel: _Optional[_Union[Panel, _Mapping]] = ..., resource_id: _Optional[str] = ..., resource_offset: _Optional[int] = ..., resource_nbytes: _Optional[int] = ..., completion: _Optional[_Union[CompletionField, str]] = ...) -> None: ...
+
+class Operand(_message.Message):
+    __slots__ = ("buffer", "column", "columns")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    column: int
+    columns: int
+    def __init__(self, buffer: _Optional[int] = ..., column: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class ScatterRows(_message.Message):
+    __slots__ = ("source", "slot", "destination")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    source: Operand
+    slot: Operand
+    destination: Operand
+    def __init__(self, source: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., destination: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class FillRows(_message.Message):
+    __slots__ = ("value", "slot", "destination")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    slot: Operand
+    destination: Operand
+    def __init__(self, value: _Optional[int] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., destination: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class UpdatePageTable(_message.Message):
+    __slots__ = ("count", "updates", "table")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    count: Operand
+    updates: Operand
+    table: Operand
+    def __init__(self, count: _Optional[_Union[Operand, _Mapping]] = ..., updates: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class CopyPages(_message.Message):
+    __slots__ = ("count", "pairs")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    count: Operand
+    pairs: Operand
+    def __init__(self, count: _Optional[_Union[Operand, _Mapping]] = ..., pairs: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class SelectTokens(_message.Message):
+    __slots__ = ("staged", "has_staged", "pending", "slot", "lane", "output")
+    STAGED_FIELD_NUMBER: _ClassVar[int]
+    HAS_STAGED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    staged: Operand
+    has_staged: bool
+    pending: Operand
+    slot: Operand
+    lane: Operand
+    output: Operand
+    def __init__(self, staged: _Optional[_Union[Operand, _Mapping]] = ..., has_staged: _Optional[bool] = ..., pending: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class Embed(_message.Message):
+    __slots__ = ("rows", "index", "table", "output", "accumulate", "scale")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    rows: RowDomain
+    index: Operand
+    table: int
+    output: Operand
+    accumulate: bool
+    scale: float
+    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., index: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[int] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., accumulate: _Optional[bool] = ..., scale: _Optional[float] = ...) -> None: ...
+
+class Normalise(_message.Message):
+    __slots__ = ("rows", "kind", "input", "output", "weight", "bias", "has_bias", "epsilon", "group")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    HAS_BIAS_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    rows: RowDomain
+    kind: NormKind
+    input: Operand
+    output: Operand
+    weight: int
+    bias: int
+    has_bias: bool
+    epsilon: float
+    group: int
+    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., kind: _Optional[_Union[NormKind, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., weight: _Optional[int] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., epsilon: _Optional[float] = ..., group: _Optional[int] = ...) -> None: ...
+
+class Product(_message.Message):
+    __slots__ = ("rows", "input", "weight", "output", "bias", "has_bias", "accumulate")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    HAS_BIAS_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
+    rows: RowDomain
+    input: Operand
+    weight: int
+    output: Operand
+    bias: int
+    has_bias: bool
+    accumulate: bool
+    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., weight: _Optional[int] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., accumulate: _Optional[bool] = ...) -> None: ...
+
+class Rotary(_message.Message):
+    __slots__ = ("operand", "position", "frequencies", "kind", "head", "magnitude")
+    OPERAND_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCIES_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
+    operand: Operand
+    position: Operand
+    frequencies: int
+    kind: RotaryKind
+    head: int
+    magnitude: float
+    def __init__(self, operand: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., frequencies: _Optional[int] = ..., kind: _Optional[_Union[RotaryKind, str]] = ..., head: _Optional[int] = ..., magnitude: _Optional[float] = ...) -> None: ...
+
+class CacheWrite(_message.Message):
+    __slots__ = ("key", "value", "position", "lane", "slot", "table", "key_cache", "value_cache", "head")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_CACHE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_CACHE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    key: Operand
+    value: Operand
+    position: Operand
+    lane: Operand
+    slot: Operand
+    table: Operand
+    key_cache: int
+    value_cache: int
+    head: int
+    def __init__(self, key: _Optional[_Union[Operand, _Mapping]] = ..., value: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., key_cache: _Optional[int] = ..., value_cache: _Optional[int] = ..., head: _Optional[int] = ...) -> None: ...
+
+class Attention(_message.Message):
+    __slots__ = ("query", "output", "position", "lane", "slot", "table", "key_cache", "value_cache", "heads", "key_heads", "head", "scale", "window", "query_start", "query_length")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_CACHE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_CACHE_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    KEY_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    QUERY_START_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    query: Operand
+    output: Operand
+    position: Operand
+    lane: Operand
+    slot: Operand
+    table: Operand
+    key_cache: int
+    value_cache: int
+    heads: int
+    key_heads: int
+    head: int
+    scale: float
+    window: int
+    query_start: Operand
+    query_length: Operand
+    def __init__(self, query: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., key_cache: _Optional[int] = ..., value_cache: _Optional[int] = ..., heads: _Optional[int] = ..., key_heads: _Optional[int] = ..., head: _Optional[int] = ..., scale: _Optional[float] = ..., window: _Optional[int] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class Activation(_message.Message):
+    __slots__ = ("rows", "kind", "gate", "up", "has_up", "output")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    HAS_UP_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    rows: RowDomain
+    kind: ActivationKind
+    gate: Operand
+    up: Operand
+    has_up: bool
+    output: Operand
+    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., kind: _Optional[_Union[ActivationKind, str]] = ..., gate: _Optional[_Union[Operand, _Mapping]] = ..., up: _Optional[_Union[Operand, _Mapping]] = ..., has_up: _Optional[bool] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class SelectRows(_message.Message):
+    __slots__ = ("rows", "input", "index", "output")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    rows: RowDomain
+    input: Operand
+    index: Operand
+    output: Operand
+    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., index: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class AdjustLogits(_message.Message):
+    __slots__ = ("logits", "slot", "histogram", "repetition", "presence", "frequency", "bias_tokens", "bias_values", "bias_count", "stop_tokens", "minimum", "generated", "status")
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_VALUES_FIELD_NUMBER: _ClassVar[int]
+    BIAS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    logits: Operand
+    slot: Operand
+    histogram: Operand
+    repetition: Operand
+    presence: Operand
+    frequency: Operand
+    bias_tokens: Operand
+    bias_values: Operand
+    bias_count: Operand
+    stop_tokens: Operand
+    minimum: Operand
+    generated: Operand
+    status: Operand
+    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., histogram: _Optional[_Union[Operand, _Mapping]] = ..., repetition: _Optional[_Union[Operand, _Mapping]] = ..., presence: _Optional[_Union[Operand, _Mapping]] = ..., frequency: _Optional[_Union[Operand, _Mapping]] = ..., bias_tokens: _Optional[_Union[Operand, _Mapping]] = ..., bias_values: _Optional[_Union[Operand, _Mapping]] = ..., bias_count: _Optional[_Union[Operand, _Mapping]] = ..., stop_tokens: _Optional[_Union[Operand, _Mapping]] = ..., minimum: _Optional[_Union[Operand, _Mapping]] = ..., generated: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class Sample(_message.Message):
+    __slots__ = ("logits", "slot", "temperature", "top_p", "min_p", "top_k", "seed", "position", "sample_row", "top_count", "output", "logprob", "top_tokens", "top_logprobs", "status")
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_ROW_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    logits: Operand
+    slot: Operand
+    temperature: Operand
+    top_p: Operand
+    min_p: Operand
+    top_k: Operand
+    seed: Operand
+    position: Operand
+    sample_row: Operand
+    top_count: Operand
+    output: Operand
+    logprob: Operand
+    top_tokens: Operand
+    top_logprobs: Operand
+    status: Operand
+    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., temperature: _Optional[_Union[Operand, _Mapping]] = ..., top_p: _Optional[_Union[Operand, _Mapping]] = ..., min_p: _Optional[_Union[Operand, _Mapping]] = ..., top_k: _Optional[_Union[Operand, _Mapping]] = ..., seed: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., sample_row: _Optional[_Union[Operand, _Mapping]] = ..., top_count: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., logprob: _Optional[_Union[Operand, _Mapping]] = ..., top_tokens: _Optional[_Union[Operand, _Mapping]] = ..., top_logprobs: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class Advance(_message.Message):
+    __slots__ = ("sampled", "slot", "generation", "consumed", "query_length", "pending", "histogram", "generated", "limit", "minimum", "stop_tokens", "status")
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    sampled: Operand
+    slot: Operand
+    generation: Operand
+    consumed: Operand
+    query_length: Operand
+    pending: Operand
+    histogram: Operand
+    generated: Operand
+    limit: Operand
+    minimum: Operand
+    stop_tokens: Operand
+    status: Operand
+    def __init__(self, sampled: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., generation: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., pending: _Optional[_Union[Operand, _Mapping]] = ..., histogram: _Optional[_Union[Operand, _Mapping]] = ..., generated: _Optional[_Union[Operand, _Mapping]] = ..., limit: _Optional[_Union[Operand, _Mapping]] = ..., minimum: _Optional[_Union[Operand, _Mapping]] = ..., stop_tokens: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class Score(_message.Message):
+    __slots__ = ("logits", "target", "output")
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    logits: Operand
+    target: Operand
+    output: Operand
+    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., target: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class HostOperation(_message.Message):
+    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score")
+    SCATTER_ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_PAGE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    COPY_PAGES_FIELD_NUMBER: _ClassVar[int]
+    SELECT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EMBED_FIELD_NUMBER: _ClassVar[int]
+    NORMALISE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCT_FIELD_NUMBER: _ClassVar[int]
+    ROTARY_FIELD_NUMBER: _ClassVar[int]
+    CACHE_WRITE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    SELECT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ADJUST_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    ADVANCE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    scatter_rows: ScatterRows
+    fill_rows: FillRows
+    update_page_table: UpdatePageTable
+    copy_pages: CopyPages
+    select_tokens: SelectTokens
+    embed: Embed
+    normalise: Normalise
+    product: Product
+    rotary: Rotary
+    cache_write: CacheWrite
+    attention: Attention
+    activation: Activation
+    select_rows: SelectRows
+    adjust_logits: AdjustLogits
+    sample: Sample
+    advance: Advance
+    score: Score
+    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ...) -> None: ...
+
+class HostBody(_message.Message):
+    __slots__ = ("operations",)
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[HostOperation]
+    def __init__(self, operations: _Optional[_Iterable[_Union[HostOperation, _Mapping]]] = ...) -> None: ...
+
+class Program(_message.Message):
+    __slots__ = ("name", "operation", "batch_capacity", "draft_tokens", "token_capacity", "packed_token_capacity", "body", "confidence_width")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    PACKED_TOKEN_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    operation: Operation
+    batch_capacity: int
+    draft_tokens: int
+    token_capacity: int
+    packed_token_capacity: int
+    body: int
+    confidence_width: int
+    def __init__(self, name: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., batch_capacity: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., token_capacity: _Optional[int] = ..., packed_token_capacity: _Optional[int] = ..., body: _Optional[int] = ..., confidence_width: _Optional[int] = ...) -> None: ...
+
+class ExecutionManifest(_message.Message):
+    __slots__ = ("abi_version", "buffers", "host_bodies", "programs", "live_packed", "live_lanes", "live_sampled")
+    ABI_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    HOST_BODIES_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_PACKED_FIELD_NUMBER: _ClassVar[int]
+    LIVE_LANES_FIELD_NUMBER: _ClassVar[int]
+    LIVE_SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    abi_version: int
+    buffers: _containers.RepeatedCompositeFieldContainer[Buffer]
+    host_bodies: _containers.RepeatedCompositeFieldContainer[HostBody]
+    programs: _containers.RepeatedCompositeFieldContainer[Program]
+    live_packed: int
+    live_lanes: int
+    live_sampled: int
+    def __init__(self, abi_version: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., host_bodies: _Optional[_Iterable[_Union[HostBody, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., live_packed: _Optional[int] = ..., live_lanes: _Optional[int] = ..., live_sampled: _Optional[int] = ...) -> None: ...
