@@ -120,25 +120,27 @@ def load(folder: Path, dtype: torch.dtype):
     return model.eval()
 
 
-def expected(folder: Path, seed: int) -> dict[str, np.ndarray]:
-    """Prompts, logits of every position, and greedy tokens with their top-2 logits."""
-    model, wide = load(folder, torch.float32), load(folder, torch.float64)
+def expected(name: str, model, wide, seed: int) -> dict[str, np.ndarray]:
+    """Prompts, logits of every position, and greedy tokens with their top-2 logits.
+
+    `wide` is the same model in float64: it tells how far float32 arithmetic is from exact.
+    """
     generator = np.random.default_rng(1000 + seed)
     arrays: dict[str, np.ndarray] = {}
     difference = 0.0
-    for name, length in PROMPT_LENGTHS.items():
+    for prompt_name, length in PROMPT_LENGTHS.items():
         prompt = generator.integers(5, model.config.vocab_size, length)
         logits = all_logits(model, prompt.tolist())
         result = greedy(model, prompt.tolist(), GREEDY_COUNT)
         exact = all_logits(wide, prompt.tolist())
         difference = max(difference, float(np.abs(exact - logits).max()))
-        arrays[f"prompt_{name}"] = prompt.astype(np.int32)
-        arrays[f"logits_{name}"] = logits.astype(np.float32)
-        arrays[f"greedy_{name}"] = np.asarray(result["generated_ids"], dtype=np.int32)
-        arrays[f"top2_ids_{name}"] = np.asarray(result["top2_ids"], dtype=np.int32)
-        arrays[f"top2_logits_{name}"] = np.asarray(result["top2_logits"], dtype=np.float32)
+        arrays[f"prompt_{prompt_name}"] = prompt.astype(np.int32)
+        arrays[f"logits_{prompt_name}"] = logits.astype(np.float32)
+        arrays[f"greedy_{prompt_name}"] = np.asarray(result["generated_ids"], dtype=np.int32)
+        arrays[f"top2_ids_{prompt_name}"] = np.asarray(result["top2_ids"], dtype=np.int32)
+        arrays[f"top2_logits_{prompt_name}"] = np.asarray(result["top2_logits"], dtype=np.float32)
     arrays["float64_difference"] = np.float64(difference)
-    report(model, folder.name, arrays)
+    report(model, name, arrays)
     return arrays
 
 
@@ -177,7 +179,8 @@ def write_fixture(name: str, spec: Spec) -> None:
     folder.mkdir(parents=True)
     write_text_files(folder, spec)
     write_weights(folder, random_weights(folder, spec.seed), spec.shard_count)
-    np.savez_compressed(folder / "expected.npz", **expected(folder, spec.seed))
+    models = load(folder, torch.float32), load(folder, torch.float64)
+    np.savez_compressed(folder / "expected.npz", **expected(name, *models, spec.seed))
     dump(folder / "chat.json", chats(folder))
     for file in folder.glob("*.safetensors"):
         assert file.stat().st_size < 500_000, (file, file.stat().st_size)
