@@ -33,6 +33,7 @@ FRAME_COMPOSED = 1  # lanes chosen, pages reserved
 FRAME_PACKED = 2  # staging written; the engine launches it
 FRAME_SUBMITTED = 3
 FRAME_FINISHED = 4  # fence passed, not yet accepted
+FRAME_ACCEPTED = 5  # lanes committed; freed at the end of the tick
 
 # completions.status, one lane
 STATUS_RUNNING = 0

@@ -1,6 +1,9 @@
 """Accepted requests."""
 
+from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, i64, scalar, table, u8, u32, u64
+from helios_dod.system import kernel
+from helios_dod.terms import FINISHED, FREE, RUNNING, SLOT_DRAINING, WAITING
 
 
 @table(rows="requests_max")
@@ -14,7 +17,6 @@ class Requests:
 
     state: u8
     finish: u8
-    cancelled: u8
     flags: u8
     generation: u32
     frontend: i32
@@ -26,6 +28,7 @@ class Requests:
     waiting_next: i32
     waiting_previous: i32
     emit_queued: u8
+    delivered: u8  # the final event is in the egress ring
     prompt_count: i32
     token_count: i32  # prompt and accepted generated tokens
     cached_count: i32  # prompt tokens that were not computed
@@ -58,3 +61,107 @@ class Requests:
     emit_queue: scalar(i32["requests_max"])  # circular: rows with something to deliver
     emit_first: scalar(i64)
     emit_end: scalar(i64)
+    deadline_next_ns: scalar(i64)  # no deadline is earlier; 0: none
+
+
+@kernel
+def take_request(world):
+    """A free row with its generation advanced, or NO_ROW."""
+    requests = world[0].requests
+    if requests.free_count == 0:
+        return NO_ROW
+    requests.free_count -= 1
+    row = requests.free[requests.free_count]
+    assert requests.state[row] == FREE
+    requests.generation[row] += 1
+    return row
+
+
+@kernel
+def free_request(world, row):
+    """Gives the row and its token blocks back."""
+    requests, tokens = world[0].requests, world[0].tokens
+    assert requests.slot[row] == NO_ROW and requests.emit_queued[row] == 0
+    for index in range(requests.block_count[row]):
+        block = requests.blocks[row, index]
+        assert tokens.owner[block] == row
+        tokens.owner[block] = NO_ROW
+        tokens.free[tokens.free_count] = block
+        tokens.free_count += 1
+        requests.blocks[row, index] = NO_ROW
+    requests.block_count[row] = 0
+    requests.state[row] = FREE
+    requests.finish[row] = 0
+    requests.delivered[row] = 0
+    requests.deadline_ns[row] = 0
+    requests.free[requests.free_count] = row
+    requests.free_count += 1
+
+
+@kernel
+def waiting_insert(world, row):
+    """Links a row behind every waiting request of its priority or a smaller one."""
+    requests = world[0].requests
+    after = requests.waiting_last
+    for _ in range(requests.waiting_count):
+        if requests.priority[after] <= requests.priority[row]:
+            break
+        after = requests.waiting_previous[after]
+    before = requests.waiting_first if after == NO_ROW else requests.waiting_next[after]
+    requests.waiting_previous[row] = after
+    requests.waiting_next[row] = before
+    if after == NO_ROW:
+        requests.waiting_first = row
+    else:
+        requests.waiting_next[after] = row
+    if before == NO_ROW:
+        requests.waiting_last = row
+    else:
+        requests.waiting_previous[before] = row
+    requests.waiting_count += 1
+
+
+@kernel
+def waiting_remove(world, row):
+    """Unlinks a waiting row."""
+    requests = world[0].requests
+    after, before = requests.waiting_previous[row], requests.waiting_next[row]
+    if after == NO_ROW:
+        requests.waiting_first = before
+    else:
+        requests.waiting_next[after] = before
+    if before == NO_ROW:
+        requests.waiting_last = after
+    else:
+        requests.waiting_previous[before] = after
+    requests.waiting_previous[row] = NO_ROW
+    requests.waiting_next[row] = NO_ROW
+    requests.waiting_count -= 1
+    assert requests.waiting_count >= 0
+
+
+@kernel
+def queue_emit(world, row):
+    """Marks a row as having something to deliver; once queued it stays until delivered."""
+    requests = world[0].requests
+    if requests.emit_queued[row] == 1:
+        return
+    capacity = requests.emit_queue.shape[0]
+    assert requests.emit_end - requests.emit_first < capacity
+    requests.emit_queue[requests.emit_end % capacity] = row
+    requests.emit_end += 1
+    requests.emit_queued[row] = 1
+
+
+@kernel
+def finish_request(world, row, reason):
+    """Ends a request, whatever its state: a waiting one leaves the list, a running one drains."""
+    requests, slots = world[0].requests, world[0].slots
+    assert requests.state[row] == WAITING or requests.state[row] == RUNNING
+    if requests.state[row] == WAITING:
+        waiting_remove(world, row)
+    else:
+        slots.state[requests.slot[row]] = SLOT_DRAINING
+    requests.state[row] = FINISHED
+    requests.finish[row] = reason
+    queue_emit(world, row)

@@ -5,6 +5,7 @@ with release; the consumer alone writes `first`, with release.
 """
 
 from helios_dod.schema import i32, i64, table, u8, u64
+from helios_dod.system import kernel, load_acquire
 
 
 @table(rows="frontends_max")
@@ -57,3 +58,18 @@ class Egress:
     top_count: i32["egress_rows_max"]  # -1: no log-probabilities
     top_tokens: i32["egress_rows_max", "TOP_LOGPROBS_MAX"]
     top_logprobs: i32["egress_rows_max", "TOP_LOGPROBS_MAX"]
+
+
+@kernel
+def egress_room(world, frontend):
+    """Events that the frontend's ring can take now."""
+    ring = world[0].egress
+    return ring.kind.shape[1] - (
+        ring.end[frontend, 0] - load_acquire(ring.first[frontend], 0))
+
+
+@kernel
+def payload_index(world, frontend, row):
+    """First payload word of an ingress row, as an index into the ring's words."""
+    ring = world[0].ingress
+    return ring.payload[frontend, row] % ring.words.shape[1]

@@ -1,0 +1,29 @@
+"""collect: fences that passed -> finished frames, in submission order."""
+
+from helios_dod.system import system
+from helios_dod.terms import FRAME_FINISHED, FRAME_SUBMITTED
+
+COST_SHIFT = 3  # a new observation weighs 1/8
+
+
+@system(
+    reads="frames.* clock.now_ns",
+    writes="frames.state frames.finished_ns programs.cost_ns counters.frames_finished",
+)
+def collect(world):
+    """Marks every submitted frame whose sequence the executor reports as finished."""
+    frames, programs, now = world[0].frames, world[0].programs, world[0].clock.now_ns
+    for frame in range(frames.state.shape[0]):
+        if frames.state[frame] != FRAME_SUBMITTED:
+            continue
+        if frames.sequence[frame] > frames.finished_sequence:
+            continue
+        frames.state[frame] = FRAME_FINISHED
+        frames.finished_ns[frame] = now
+        other = frames.finished_ns[1 - frame]
+        elapsed = now - max(frames.submitted_ns[frame], other if other < now else 0)
+        cost = programs.cost_ns[frames.program[frame]]
+        change = elapsed - cost
+        programs.cost_ns[frames.program[frame]] = (
+            elapsed if cost == 0 else cost + (change >> COST_SHIFT))
+        world[0].counters.frames_finished += 1

@@ -1,0 +1,148 @@
+"""compose: choose a free frame's cohort, operation and program."""
+
+from helios_dod.limits import NO_ROW
+from helios_dod.system import kernel, system
+from helios_dod.terms import (
+    FLAG_PENALTIES, FRAME_COMPOSED, FREE, OP_DECODE, OP_INITIALIZE, OP_MIXED, OP_PREFILL,
+    SLOT_ADMITTED, SLOT_DECODE, SLOT_PREFILL,
+)
+
+
+@kernel
+def find_program(world, operation, lanes, packed, host_pending, histogram):
+    """The smallest loaded variant that holds so many lanes and packed tokens."""
+    programs = world[0].programs
+    best = NO_ROW
+    for row in range(programs.program_count):
+        if (programs.operation[row] != operation or programs.batch[row] < lanes
+                or programs.packed[row] < packed or programs.host_pending[row] != host_pending
+                or programs.histogram[row] != histogram):
+            continue
+        if best == NO_ROW or (programs.packed[row], programs.batch[row]) < (
+                programs.packed[best], programs.batch[best]):
+            best = row
+    return best
+
+
+@kernel
+def add_lane(world, frame, slot, length, sampled):
+    """Appends a lane that consumes `length` tokens from the slot's scheduled endpoint on."""
+    frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
+    lane = frames.lane_count[frame]
+    lanes.slot[frame, lane] = slot
+    lanes.generation[frame, lane] = slots.generation[slot]
+    lanes.query_start[frame, lane] = frames.packed_count[frame]
+    lanes.query_length[frame, lane] = length
+    lanes.consumed[frame, lane] = slots.scheduled[slot]
+    lanes.ceiling[frame, lane] = sampled
+    lanes.sampled[frame, lane] = sampled
+    frames.lane_count[frame] = lane + 1
+    frames.sampled_count[frame] += sampled
+    frames.packed_count[frame] += length
+
+
+@kernel
+def decodable(world, frame, slot):
+    """May the slot's next token be computed in this frame?"""
+    slots, requests = world[0].slots, world[0].requests
+    if slots.state[slot] != SLOT_DECODE:
+        return False
+    row = slots.request[slot]
+    if slots.scheduled[slot] + 1 - requests.prompt_count[row] >= requests.output_limit[row]:
+        return False  # the token that reaches the limit is already in flight
+    if slots.feedback[slot] == 1 and slots.in_flight[slot] > 0:
+        return False
+    return slots.scores_held[slot, frame] == 0
+
+
+@kernel
+def compose_initialize(world, frame):
+    """A cohort of newly admitted slots that all need, or all do not need, a prompt histogram."""
+    frames, slots, requests = world[0].frames, world[0].slots, world[0].requests
+    program, histogram = NO_ROW, 0
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.state[slot] != SLOT_ADMITTED:
+            continue
+        needs = requests.flags[slots.request[slot]] & FLAG_PENALTIES
+        if program == NO_ROW:
+            histogram = needs
+            program = find_program(world, OP_INITIALIZE, 1, 0, 0, histogram)
+            assert program != NO_ROW, "programs: no initialize variant"
+        elif needs != histogram:
+            continue
+        add_lane(world, frame, slot, 0, 0)
+        slots.state[slot] = SLOT_PREFILL
+        if frames.lane_count[frame] == world[0].programs.batch[program]:
+            break
+    return program
+
+
+@kernel
+def compose_lanes(world, frame):
+    """Decode lanes, then prompts that end in this frame, then one chunk of the next prompt.
+
+    Lanes that sample come first, as the programs require."""
+    frames, slots, requests = world[0].frames, world[0].slots, world[0].requests
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if decodable(world, frame, slot):
+            add_lane(world, frame, slot, 1, 1)
+    decodes = frames.lane_count[frame]
+    budget = world[0].settings.prefill_tokens - decodes
+    partial = NO_ROW
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.state[slot] != SLOT_PREFILL or budget <= 0:
+            continue
+        rest = requests.prompt_count[slots.request[slot]] - slots.scheduled[slot]
+        if rest <= budget:
+            add_lane(world, frame, slot, rest, 1)
+            slots.state[slot] = SLOT_DECODE
+            budget -= rest
+        else:
+            partial = slot
+            break
+    if partial != NO_ROW:
+        add_lane(world, frame, partial, budget, 0)
+    return decodes
+
+
+@kernel
+def lane_program(world, frame, decodes):
+    """The variant for the composed lanes."""
+    frames, host = world[0].frames, world[0].settings.host_pending
+    lanes, packed = frames.lane_count[frame], frames.packed_count[frame]
+    if decodes == lanes:
+        return find_program(world, OP_DECODE, lanes, packed, host, 0)
+    if decodes == 0:
+        return find_program(world, OP_PREFILL, lanes, packed, 0, 0)
+    return find_program(world, OP_MIXED, lanes, packed, 0, 0)
+
+
+@system(
+    reads="settings.* programs.* requests.*",
+    writes="frames.* lanes.* slots.state counters.ticks_idle",
+)
+def compose(world):
+    """Fills one free frame a tick; `scheduled` moves in `submit`."""
+    frames = world[0].frames
+    for frame in range(frames.frame_count):
+        if frames.state[frame] != FREE:
+            continue
+        frames.lane_count[frame] = 0
+        frames.sampled_count[frame] = 0
+        frames.packed_count[frame] = 0
+        frames.page_update_count[frame] = 0
+        program = compose_initialize(world, frame)
+        if program == NO_ROW:
+            decodes = compose_lanes(world, frame)
+            if frames.lane_count[frame] == 0:
+                break
+            program = lane_program(world, frame, decodes)
+            assert program != NO_ROW, "programs: no variant holds the composed lanes"
+        frames.program[frame] = program
+        frames.error[frame] = 0
+        frames.state[frame] = FRAME_COMPOSED
+        return
+    world[0].counters.ticks_idle += 1

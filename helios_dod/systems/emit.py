@@ -1,0 +1,101 @@
+"""emit: accepted tokens and ends -> egress rings. A full ring delays; it loses nothing."""
+
+from helios_dod.limits import NO_ROW
+from helios_dod.system import kernel, store_release, system
+from helios_dod.tables.requests import free_request, queue_emit
+from helios_dod.tables.rings import egress_room
+from helios_dod.tables.tokens import token_at
+from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISHED
+
+
+@kernel
+def write_scores(world, request, index, frontend, row):
+    """Moves a token's log-probabilities from its slot to the egress row."""
+    ring, slots, requests = world[0].egress, world[0].slots, world[0].requests
+    slot, count = requests.slot[request], requests.top_logprobs[request]
+    assert slot != NO_ROW
+    for frame in range(slots.scores_held.shape[1]):
+        if slots.scores_held[slot, frame] != index + 1:
+            continue
+        ring.logprob[frontend, row] = slots.score[slot, frame]
+        for k in range(count):
+            ring.top_tokens[frontend, row, k] = slots.top_tokens[slot, frame, k]
+            ring.top_logprobs[frontend, row, k] = slots.top_scores[slot, frame, k]
+        slots.scores_held[slot, frame] = 0
+        ring.top_count[frontend, row] = count
+        return
+    assert False, "slots.scores_held: no log-probabilities for an accepted token"
+
+
+@kernel
+def write_token(world, request, index):
+    """One token event; the caller has checked the room."""
+    ring, requests = world[0].egress, world[0].requests
+    frontend = requests.frontend[request]
+    end = ring.end[frontend, 0]
+    row = end % ring.kind.shape[1]
+    ring.kind[frontend, row] = EGRESS_TOKEN
+    ring.reason[frontend, row] = 0
+    ring.tag[frontend, row] = requests.tag[request]
+    ring.token[frontend, row] = token_at(world, request, requests.prompt_count[request] + index)
+    ring.index[frontend, row] = index
+    ring.top_count[frontend, row] = -1
+    if requests.top_logprobs[request] >= 0:
+        write_scores(world, request, index, frontend, row)
+    store_release(ring.end[frontend], 0, end + 1)
+
+
+@kernel
+def write_end(world, request):
+    """The final event: reason, generated and prompt tokens, prompt tokens that were cached."""
+    ring, requests = world[0].egress, world[0].requests
+    frontend = requests.frontend[request]
+    end = ring.end[frontend, 0]
+    row = end % ring.kind.shape[1]
+    ring.kind[frontend, row] = EGRESS_FINISHED
+    ring.reason[frontend, row] = requests.finish[request]
+    ring.tag[frontend, row] = requests.tag[request]
+    ring.index[frontend, row] = requests.token_count[request] - requests.prompt_count[request]
+    ring.value[frontend, row] = requests.cached_count[request]
+    ring.limit[frontend, row] = requests.prompt_count[request]
+    ring.top_count[frontend, row] = -1
+    store_release(ring.end[frontend], 0, end + 1)
+
+
+@kernel
+def deliver(world, row):
+    """Writes what the ring has room for; True when nothing of the row is left over."""
+    requests = world[0].requests
+    frontend = requests.frontend[row]
+    generated = requests.token_count[row] - requests.prompt_count[row]
+    ends = 1 if requests.state[row] == FINISHED else 0
+    room = egress_room(world, frontend)
+    for _ in range(min(room, generated - requests.emitted_count[row])):
+        write_token(world, row, requests.emitted_count[row])
+        requests.emitted_count[row] += 1
+        room -= 1
+    if room < ends or requests.emitted_count[row] < generated:
+        return False
+    if ends == 1:
+        write_end(world, row)
+        requests.delivered[row] = 1
+    return True
+
+
+@system(
+    reads="requests.* tokens.* slots.*",
+    writes="egress.* requests.* tokens.owner tokens.free tokens.free_count slots.scores_held "
+           "counters.egress_full",
+)
+def emit(world):
+    """Serves the queue once around; rows that did not fit go to its end."""
+    requests = world[0].requests
+    for _ in range(requests.emit_end - requests.emit_first):
+        row = requests.emit_queue[requests.emit_first % requests.emit_queue.shape[0]]
+        requests.emit_first += 1
+        requests.emit_queued[row] = 0
+        if not deliver(world, row):
+            world[0].counters.egress_full += 1
+            queue_emit(world, row)
+        elif requests.delivered[row] == 1 and requests.slot[row] == NO_ROW:
+            free_request(world, row)

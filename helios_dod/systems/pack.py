@@ -1,0 +1,206 @@
+"""pack: resolved bindings -> the frame's staging words. Omitted values keep what the device has."""
+
+from helios_dod.limits import BIAS_MAX, EOS_MAX
+from helios_dod.system import kernel, system
+from helios_dod.tables.tokens import token_at
+from helios_dod.terms import (
+    FRAME_COMPOSED, FRAME_PACKED, HISTOGRAM_PROMPT, INDEX_SUBMISSION_ROW, SOURCE_BIAS_COUNT,
+    SOURCE_BIAS_TOKENS, SOURCE_BIAS_VALUES, SOURCE_CONSTANT, SOURCE_CONSUMED,
+    SOURCE_FREQUENCY_PENALTY, SOURCE_GENERATED, SOURCE_GENERATION, SOURCE_LANE, SOURCE_LIVE_LANES,
+    SOURCE_LIVE_PACKED, SOURCE_LIVE_SAMPLED, SOURCE_MIN_P, SOURCE_OUTPUT_LIMIT,
+    SOURCE_OUTPUT_MINIMUM, SOURCE_PAGE_COPY_COUNT, SOURCE_PAGE_UPDATE_COUNT, SOURCE_PAGE_UPDATES,
+    SOURCE_PENDING_TOKEN, SOURCE_POSITION, SOURCE_PRESENCE_PENALTY, SOURCE_PROMPT_HISTOGRAM,
+    SOURCE_QUERY_LENGTH, SOURCE_QUERY_START, SOURCE_REPETITION_PENALTY, SOURCE_SAMPLE_ROW,
+    SOURCE_SEED, SOURCE_SLOT, SOURCE_STOP_TOKENS, SOURCE_TEMPERATURE, SOURCE_TOKEN, SOURCE_TOP_K,
+    SOURCE_TOP_LOGPROBS, SOURCE_TOP_P,
+)
+
+
+@kernel
+def scalar_value(world, frame, source, constant):
+    """Value of a scalar source."""
+    frames = world[0].frames
+    if source == SOURCE_LIVE_LANES:
+        return frames.lane_count[frame]
+    if source == SOURCE_LIVE_PACKED:
+        return frames.packed_count[frame]
+    if source == SOURCE_LIVE_SAMPLED:
+        return frames.sampled_count[frame]
+    if source == SOURCE_PAGE_UPDATE_COUNT:
+        return frames.page_update_count[frame]
+    if source == SOURCE_PAGE_COPY_COUNT:
+        return 0
+    assert source == SOURCE_CONSTANT
+    return constant
+
+
+@kernel
+def put(words, first, column, count, offset):
+    """words[first + i] = column[i] + offset."""
+    for i in range(count):
+        words[first + i] = column[i] + offset
+
+
+@kernel
+def pack_geometry(world, frame, binding, words):
+    """Lane columns that are copied as they are; False if the source is another one."""
+    lanes, bindings = world[0].lanes, world[0].bindings
+    source, first = bindings.source[binding], bindings.first[binding]
+    offset, count = bindings.offset[binding], world[0].frames.lane_count[frame]
+    if source == SOURCE_SLOT:
+        put(words, first, lanes.slot[frame], count, offset)
+    elif source == SOURCE_GENERATION:
+        for lane in range(count):
+            words[first + lane] = lanes.generation[frame, lane]
+    elif source == SOURCE_QUERY_LENGTH:
+        put(words, first, lanes.query_length[frame], count, offset)
+    elif source == SOURCE_QUERY_START:
+        put(words, first, lanes.query_start[frame], count, offset)
+    elif source == SOURCE_CONSUMED:
+        put(words, first, lanes.consumed[frame], count, offset)
+    elif source == SOURCE_SAMPLE_ROW:
+        for lane in range(count):
+            last = lanes.query_start[frame, lane] + lanes.query_length[frame, lane] - 1
+            words[first + lane] = last + offset
+    else:
+        return False
+    return True
+
+
+@kernel
+def pack_tokens(world, frame, binding, words):
+    """Sources with one value a packed token; False if the source is another one."""
+    lanes, bindings, requests = world[0].lanes, world[0].bindings, world[0].requests
+    source, offset = bindings.source[binding], bindings.offset[binding]
+    if source != SOURCE_LANE and source != SOURCE_POSITION and source != SOURCE_TOKEN:
+        return False
+    for lane in range(world[0].frames.lane_count[frame]):
+        slot = lanes.slot[frame, lane]
+        row = world[0].slots.request[slot]
+        at = bindings.first[binding] + lanes.query_start[frame, lane]
+        position = lanes.consumed[frame, lane]
+        for i in range(lanes.query_length[frame, lane]):
+            if source == SOURCE_LANE:
+                words[at + i] = lane + offset
+            elif source == SOURCE_POSITION:
+                words[at + i] = position + i + offset
+            elif position + i < requests.prompt_count[row] or world[0].settings.host_pending:
+                words[at + i] = token_at(world, row, position + i) + offset
+            else:
+                words[at + i] = -1  # the device owns it
+    return True
+
+
+@kernel
+def admission_word(world, row, source):
+    """One-word admission value of a request."""
+    requests = world[0].requests
+    if source == SOURCE_TEMPERATURE:
+        return requests.temperature[row]
+    if source == SOURCE_TOP_P:
+        return requests.top_p[row]
+    if source == SOURCE_MIN_P:
+        return requests.min_p[row]
+    if source == SOURCE_TOP_K:
+        return requests.top_k[row]
+    if source == SOURCE_REPETITION_PENALTY:
+        return requests.repetition_penalty[row]
+    if source == SOURCE_PRESENCE_PENALTY:
+        return requests.presence_penalty[row]
+    if source == SOURCE_FREQUENCY_PENALTY:
+        return requests.frequency_penalty[row]
+    if source == SOURCE_OUTPUT_LIMIT:
+        return requests.output_limit[row]
+    if source == SOURCE_OUTPUT_MINIMUM:
+        return requests.output_minimum[row]
+    if source == SOURCE_TOP_LOGPROBS:
+        return requests.top_logprobs[row]
+    if source == SOURCE_BIAS_COUNT:
+        return requests.bias_count[row]
+    if source == SOURCE_GENERATED:
+        return requests.token_count[row] - requests.prompt_count[row]
+    assert source == SOURCE_PENDING_TOKEN
+    return token_at(world, row, requests.token_count[row] - 1)
+
+
+@kernel
+def pack_array(world, row, source, words, at, count):
+    """Admission values of several words; False if the source is another one."""
+    requests = world[0].requests
+    if source == SOURCE_SEED:
+        words[at] = requests.seed[row] & 0xFFFFFFFF
+        words[at + 1] = requests.seed[row] >> 32
+    elif source == SOURCE_STOP_TOKENS:
+        put(words, at, requests.eos[row], EOS_MAX, 0)
+    elif source == SOURCE_BIAS_TOKENS:
+        assert requests.bias_count[row] <= BIAS_MAX
+        put(words, at, requests.bias_tokens[row], requests.bias_count[row], 0)
+    elif source == SOURCE_BIAS_VALUES:
+        put(words, at, requests.bias_values[row], requests.bias_count[row], 0)
+    elif source == SOURCE_PROMPT_HISTOGRAM:
+        words[at:at + count] = 0
+        for i in range(requests.prompt_count[row]):
+            words[at + token_at(world, row, i)] |= HISTOGRAM_PROMPT
+        for i in range(requests.prompt_count[row], requests.token_count[row]):
+            words[at + token_at(world, row, i)] += 1
+    else:
+        return False
+    return True
+
+
+@kernel
+def pack_admission(world, frame, binding, words):
+    """Sources that a request carries, one row a lane."""
+    bindings, lanes = world[0].bindings, world[0].lanes
+    source, width = bindings.source[binding], bindings.words[binding]
+    for lane in range(world[0].frames.lane_count[frame]):
+        row = world[0].slots.request[lanes.slot[frame, lane]]
+        at = bindings.first[binding] + lane * width
+        if not pack_array(world, row, source, words, at, width):
+            words[at] = admission_word(world, row, source)
+
+
+@kernel
+def pack_updates(world, frame, first, words):
+    """Page-table entries newly assigned: slot, index, page."""
+    lanes = world[0].lanes
+    for i in range(world[0].frames.page_update_count[frame]):
+        words[first + 3 * i] = lanes.page_update_slot[frame, i]
+        words[first + 3 * i + 1] = lanes.page_update_index[frame, i]
+        words[first + 3 * i + 2] = lanes.page_update_page[frame, i]
+
+
+@kernel
+def pack_binding(world, frame, binding, batch):
+    """Writes one binding of the frame's program; inactive submission rows get its padding."""
+    bindings, words = world[0].bindings, world[0].staging.words[frame]
+    source, first, width = bindings.source[binding], bindings.first[binding], bindings.words[binding]
+    if bindings.rows[binding] == 0:
+        words[first] = scalar_value(world, frame, source, bindings.constant[binding])
+        return
+    if source == SOURCE_PAGE_UPDATES:
+        pack_updates(world, frame, first, words)
+        return
+    if pack_tokens(world, frame, binding, words):
+        return
+    if not pack_geometry(world, frame, binding, words):
+        pack_admission(world, frame, binding, words)
+    if bindings.indexing[binding] == INDEX_SUBMISSION_ROW:
+        live = world[0].frames.lane_count[frame]
+        words[first + live * width:first + batch * width] = bindings.padding[binding]
+
+
+@system(
+    reads="bindings.* programs.* frames.* lanes.* slots.request requests.* tokens.ids settings.*",
+    writes="staging.words frames.state",
+)
+def pack(world):
+    """Packs every composed frame."""
+    frames, programs = world[0].frames, world[0].programs
+    for frame in range(frames.state.shape[0]):
+        if frames.state[frame] != FRAME_COMPOSED:
+            continue
+        program = frames.program[frame]
+        for i in range(programs.binding_count[program]):
+            pack_binding(world, frame, programs.binding_first[program] + i, programs.batch[program])
+        frames.state[frame] = FRAME_PACKED

@@ -1,0 +1,190 @@
+"""receive: ingress rings -> requests; cancels; deadlines."""
+
+from helios_dod.limits import EOS_MAX, NO_ROW, TOKEN_BLOCK
+from helios_dod.system import kernel, load_acquire, store_release, system
+from helios_dod.tables.requests import finish_request, take_request, waiting_insert
+from helios_dod.tables.rings import egress_room, payload_index
+from helios_dod.tables.tokens import take_blocks
+from helios_dod.terms import (
+    EGRESS_REJECTED, FINISH_CANCELLED, FINISH_DEADLINE, INGRESS_CANCEL, REJECT_BLOCKS, REJECT_CONTEXT,
+    REJECT_EMPTY, REJECT_PAGES, REJECT_VOCABULARY, RUNNING, WAITING,
+)
+
+
+@kernel
+def reject(world, frontend, tag, reason, value, limit):
+    """Writes a rejection; the caller has checked that the egress ring has room."""
+    ring = world[0].egress
+    end = ring.end[frontend, 0]
+    row = end % ring.kind.shape[1]
+    ring.kind[frontend, row] = EGRESS_REJECTED
+    ring.reason[frontend, row] = reason
+    ring.tag[frontend, row] = tag
+    ring.value[frontend, row] = value
+    ring.limit[frontend, row] = limit
+    ring.top_count[frontend, row] = -1
+    store_release(ring.end[frontend], 0, end + 1)
+    world[0].counters.rejected += 1
+
+
+@kernel
+def refusal(world, frontend, row):
+    """(reason, value, limit) of a submission that can never run, or (0, 0, 0)."""
+    ring, settings = world[0].ingress, world[0].settings
+    prompt, output = ring.prompt_count[frontend, row], ring.output_limit[frontend, row]
+    if prompt < 1 or output < 1:
+        return REJECT_EMPTY, min(prompt, output), 1
+    total = prompt + output
+    if total > settings.context_tokens:
+        return REJECT_CONTEXT, total, settings.context_tokens
+    if -(-total // TOKEN_BLOCK) > world[0].tokens.owner.shape[0]:
+        return REJECT_BLOCKS, total, world[0].tokens.owner.shape[0] * TOKEN_BLOCK
+    pages = -(-total // settings.page_tokens)
+    if pages > world[0].pages.page_count:
+        return REJECT_PAGES, pages, world[0].pages.page_count
+    at = payload_index(world, frontend, row)
+    for i in range(prompt):
+        token = ring.words[frontend, at + i]
+        if token < 0 or token >= settings.input_vocabulary:
+            return REJECT_VOCABULARY, token, settings.input_vocabulary
+    return 0, 0, 0
+
+
+@kernel
+def copy_payload(world, frontend, source, row):
+    """Prompt, bias and stop ids of a submission into its request row."""
+    ring, requests = world[0].ingress, world[0].requests
+    at = payload_index(world, frontend, source)
+    count = ring.prompt_count[frontend, source]
+    for i in range(count):
+        block = requests.blocks[row, i // TOKEN_BLOCK]
+        world[0].tokens.ids[block, i % TOKEN_BLOCK] = ring.words[frontend, at + i]
+    at += count
+    bias = ring.bias_count[frontend, source]
+    for i in range(bias):
+        requests.bias_tokens[row, i] = ring.words[frontend, at + i]
+        requests.bias_values[row, i] = ring.words[frontend, at + bias + i]
+    at += 2 * bias
+    for i in range(ring.stop_id_count[frontend, source]):
+        requests.stop_ids[row, i] = ring.words[frontend, at + i]
+
+
+@kernel
+def accept_submission(world, frontend, source, row):
+    """Fills a taken request row and puts it in the waiting list."""
+    ring, requests, settings = world[0].ingress, world[0].requests, world[0].settings
+    prompt, output = ring.prompt_count[frontend, source], ring.output_limit[frontend, source]
+    requests.state[row] = WAITING
+    requests.frontend[row] = frontend
+    requests.tag[row] = ring.tag[frontend, source]
+    requests.arrival_ns[row] = world[0].clock.now_ns
+    requests.deadline_ns[row] = ring.deadline_ns[frontend, source]
+    requests.priority[row] = ring.priority[frontend, source]
+    requests.flags[row] = ring.flags[frontend, source]
+    requests.prompt_count[row] = prompt
+    requests.token_count[row] = prompt
+    requests.cached_count[row] = 0
+    requests.output_limit[row] = output
+    requests.output_minimum[row] = ring.output_minimum[frontend, source]
+    requests.emitted_count[row] = 0
+    requests.page_need[row] = -(-(prompt + output) // settings.page_tokens)
+    requests.seed[row] = ring.seed[frontend, source]
+    requests.temperature[row] = ring.temperature[frontend, source]
+    requests.top_p[row] = ring.top_p[frontend, source]
+    requests.min_p[row] = ring.min_p[frontend, source]
+    requests.top_k[row] = ring.top_k[frontend, source]
+    requests.repetition_penalty[row] = ring.repetition_penalty[frontend, source]
+    requests.presence_penalty[row] = ring.presence_penalty[frontend, source]
+    requests.frequency_penalty[row] = ring.frequency_penalty[frontend, source]
+    requests.top_logprobs[row] = ring.top_logprobs[frontend, source]
+    for i in range(EOS_MAX):
+        requests.eos[row, i] = ring.eos[frontend, source, i]
+    requests.bias_count[row] = ring.bias_count[frontend, source]
+    requests.stop_id_count[row] = ring.stop_id_count[frontend, source]
+    take_blocks(world, row, -(-(prompt + output) // TOKEN_BLOCK))
+    copy_payload(world, frontend, source, row)
+    waiting_insert(world, row)
+    deadline = requests.deadline_ns[row]
+    if deadline > 0 and (requests.deadline_next_ns == 0 or deadline < requests.deadline_next_ns):
+        requests.deadline_next_ns = deadline
+    world[0].counters.received += 1
+    world[0].counters.prompt_tokens += prompt
+
+
+@kernel
+def cancel(world, frontend, tag):
+    """Ends the frontend's request of that tag, if it still lives."""
+    requests = world[0].requests
+    for row in range(requests.state.shape[0]):
+        if requests.tag[row] == tag and requests.frontend[row] == frontend and (
+                requests.state[row] == WAITING or requests.state[row] == RUNNING):
+            finish_request(world, row, FINISH_CANCELLED)
+            world[0].counters.cancelled += 1
+            return
+
+
+@kernel
+def receive_row(world, frontend, row):
+    """Handles one ingress row; False when it must stay in the ring because something is full."""
+    ring, requests = world[0].ingress, world[0].requests
+    if ring.kind[frontend, row] == INGRESS_CANCEL:
+        cancel(world, frontend, ring.tag[frontend, row])
+        return True
+    reason, value, limit = refusal(world, frontend, row)
+    if reason != 0:
+        if egress_room(world, frontend) < 1:
+            world[0].counters.egress_full += 1
+            return False
+        reject(world, frontend, ring.tag[frontend, row], reason, value, limit)
+        return True
+    total = ring.prompt_count[frontend, row] + ring.output_limit[frontend, row]
+    if -(-total // TOKEN_BLOCK) > world[0].tokens.free_count:
+        return False
+    taken = take_request(world)
+    if taken == NO_ROW:
+        return False
+    requests.slot[taken] = NO_ROW
+    accept_submission(world, frontend, row, taken)
+    return True
+
+
+@kernel
+def expire(world):
+    """Ends requests past their deadline and finds the next one; scans only when one is due."""
+    requests, now = world[0].requests, world[0].clock.now_ns
+    if requests.deadline_next_ns == 0 or now < requests.deadline_next_ns:
+        return
+    requests.deadline_next_ns = 0
+    for row in range(requests.state.shape[0]):
+        deadline = requests.deadline_ns[row]
+        if deadline == 0 or not (requests.state[row] == WAITING or requests.state[row] == RUNNING):
+            continue
+        if deadline <= now:
+            finish_request(world, row, FINISH_DEADLINE)
+            world[0].counters.failed += 1
+        elif requests.deadline_next_ns == 0 or deadline < requests.deadline_next_ns:
+            requests.deadline_next_ns = deadline
+
+
+@system(
+    reads="ingress.* settings.* clock.now_ns tokens.* pages.page_count",
+    writes="ingress.first ingress.words_first requests.* tokens.* slots.state egress.* counters.*",
+)
+def receive(world):
+    """Drains every ingress ring at most once around; a full table leaves rows where they are."""
+    ring = world[0].ingress
+    rows = ring.kind.shape[1]
+    for frontend in range(ring.kind.shape[0]):
+        first = ring.first[frontend, 0]
+        count = load_acquire(ring.end[frontend], 0) - first
+        assert 0 <= count <= rows
+        taken = 0
+        for i in range(count):
+            row = (first + i) % rows
+            if not receive_row(world, frontend, row):
+                break
+            store_release(ring.words_first[frontend], 0, ring.payload_end[frontend, row])
+            taken += 1
+        if taken > 0:
+            store_release(ring.first[frontend], 0, first + taken)
+    expire(world)

@@ -1,0 +1,66 @@
+"""retire: accepted frames and drained slots -> free, after their last fence."""
+
+from helios_dod.limits import NO_ROW
+from helios_dod.system import kernel, system
+from helios_dod.tables.pages import free_page
+from helios_dod.tables.requests import free_request
+from helios_dod.terms import FINISHED, FRAME_ACCEPTED, FREE, SLOT_DRAINING
+
+
+@kernel
+def scores_pending(world, slot):
+    """True while log-probabilities of the slot wait for the egress ring."""
+    for frame in range(world[0].slots.scores_held.shape[1]):
+        if world[0].slots.scores_held[slot, frame] != 0:
+            return True
+    return False
+
+
+@kernel
+def free_slot(world, slot):
+    """Returns a slot, its pages and its unused page promises; frees the request if delivered."""
+    slots, requests = world[0].slots, world[0].requests
+    row = slots.request[slot]
+    assert requests.slot[row] == slot and requests.state[row] == FINISHED
+    for index in range(slots.page_count[slot]):
+        free_page(world, slot, slots.pages[slot, index])
+        slots.pages[slot, index] = NO_ROW
+    world[0].pages.promised_count -= requests.page_need[row] - slots.page_count[slot]
+    assert world[0].pages.promised_count >= 0
+    slots.state[slot] = FREE
+    slots.request[slot] = NO_ROW
+    slots.page_count[slot] = 0
+    slots.uploaded_count[slot] = 0
+    slots.consumed[slot] = 0
+    slots.scheduled[slot] = 0
+    slots.sampled[slot] = 0
+    slots.feedback[slot] = 0
+    slots.free[slots.free_count] = slot
+    slots.free_count += 1
+    requests.slot[row] = NO_ROW
+    if requests.delivered[row] == 1:
+        free_request(world, row)
+
+
+@system(
+    reads="frames.* slots.in_flight slots.scores_held",
+    writes="frames.state frames.program slots.* pages.* requests.* tokens.owner tokens.free "
+           "tokens.free_count",
+)
+def retire(world):
+    """Keeps the live list in admission order."""
+    frames, slots = world[0].frames, world[0].slots
+    for frame in range(frames.state.shape[0]):
+        if frames.state[frame] == FRAME_ACCEPTED:
+            frames.state[frame] = FREE
+            frames.program[frame] = NO_ROW
+    kept = 0
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if (slots.state[slot] == SLOT_DRAINING and slots.in_flight[slot] == 0
+                and not scores_pending(world, slot)):
+            free_slot(world, slot)
+        else:
+            slots.live[kept] = slot
+            kept += 1
+    slots.live_count = kept
