@@ -8,7 +8,6 @@ Weights are dequantised by the gguf library (`gguf_llama`), arithmetic and cache
 
 import argparse
 import json
-import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -82,20 +81,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("gguf", type=Path)
     path = parser.parse_args().gguf
-    torch.set_num_threads(int(os.environ.get("ORACLE_THREADS", "1")))
+    torch.set_num_threads(1)
     model, wide_model = load(path), load(path, torch.float64)
     differences = check_against_transformers_loader(path, model)
     print("weights against transformers' loader:", differences)
     template = field(gguf.GGUFReader(path), "tokenizer.chat_template")
     tokenizer = LlamaCppTokenizer(path)
+    texts = prompt_texts(template)
+    assert len(texts) == 32 and max(len(tokenizer.encode(text)) for text in texts.values()) > 4000
     entries, logits = [], {}
-    for name, text in prompt_texts(template).items():
+    for name, text in texts.items():
         entry = record(model, wide_model, tokenizer, name, text)
         last_logits = entry.pop("last_logits")
         if name in LOGITS_OF:
             logits[name] = last_logits
         entries.append(entry)
-    assert len(entries) == 32 and max(len(entry["prompt_ids"]) for entry in entries) > 4000
     head = {
         "made_by": "tests/oracles/smollm2_greedy.py",
         "versions": {name: version(name) for name in ("transformers", "torch", "gguf")},

@@ -103,7 +103,7 @@ def write_weights(folder: Path, weights: dict[str, torch.Tensor], shard_count: i
         file = f"model-{shard + 1:05d}-of-{shard_count:05d}.safetensors"
         part = {name: weights[name] for name in names[shard::shard_count]}
         save_file(part, folder / file, metadata={"format": "pt"})
-        index |= {name: file for name in part}
+        index |= dict.fromkeys(part, file)
     size = sum(weight.numel() * weight.element_size() for weight in weights.values())
     dump(
         folder / "model.safetensors.index.json",
