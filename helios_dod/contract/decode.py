@@ -1,0 +1,197 @@
+"""ServingContract and ExecutionManifest -> PreparedContract, or an error that names the field."""
+
+from math import isfinite
+
+from helios_dod.contract.errors import ContractError, require
+from helios_dod.contract.graphs import prepare_graphs
+from helios_dod.contract.manifest import (
+    axes,
+    buffer_at,
+    check_manifest,
+    completion_buffers,
+    describe_buffer,
+)
+from helios_dod.contract.prepared import (
+    PreparedCache,
+    PreparedContract,
+    PreparedFrontend,
+    PreparedProgram,
+    PreparedRegion,
+    PreparedSampling,
+    PreparedTable,
+)
+from helios_dod.contract.strict import check_known
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.limits import EOS_MAX, GROUPS_MAX
+
+VERSIONS = (1, 2, 3)
+TOKENS_MAX = 2**30  # context, vocabulary and counts of them stay inside i32
+NAME_MAX = 256
+PAGED = (contract.PAGED_KEY_VALUE, contract.PAGED_LATENT, contract.SLIDING_WINDOW)
+
+
+def decode(
+    serving: contract.ServingContract, manifest: wire.ExecutionManifest,
+) -> PreparedContract:
+    """Validates both and their agreement. Raises ContractError(field, expected, got)."""
+    version = serving.model.version
+    require(version in VERSIONS, "contract.model.version", "1, 2 or 3", version)
+    check_known(serving, "contract")
+    check_manifest(manifest)
+    _check_serving(serving)
+    model = serving.model
+    _positive("contract.model.vocabulary", model.vocabulary)
+    _positive("contract.model.input_vocabulary", model.input_vocabulary)
+    require(model.input_vocabulary >= model.vocabulary, "contract.model.input_vocabulary",
+            f"at least the vocabulary, {model.vocabulary}", model.input_vocabulary)
+    programs = prepare_graphs(model, manifest)
+    _check_variants(serving, programs)
+    return PreparedContract(
+        version=version, served_id=serving.served_id, aliases=tuple(serving.aliases),
+        cache_identity=serving.cache_identity, context_tokens=serving.context_tokens,
+        prefill_tokens=serving.prefill_tokens, pages=serving.pages, snapshots=serving.snapshots,
+        concurrency=serving.concurrency, vocabulary=model.vocabulary,
+        input_vocabulary=model.input_vocabulary, sampling=_prepare_sampling(serving.sampling),
+        cache=_prepare_cache(model.cache, manifest), programs=programs,
+        completions=completion_buffers(manifest), frontend=_prepare_frontend(model))
+
+
+def _positive(field: str, value: int) -> None:
+    require(0 < value <= TOKENS_MAX, field, f"1 to {TOKENS_MAX}", value)
+
+
+def _check_serving(serving: contract.ServingContract) -> None:
+    names: set[str] = set()
+    for field, name in [("served_id", serving.served_id),
+                        *((f"aliases[{i}]", alias) for i, alias in enumerate(serving.aliases))]:
+        require(0 < len(name) <= NAME_MAX and name.isprintable(), f"contract.{field}",
+                f"1 to {NAME_MAX} printable characters", name)
+        require(name not in names, f"contract.{field}", "a name of its own", name)
+        names.add(name)
+    identity = serving.cache_identity
+    require(0 < len(identity) <= NAME_MAX, "contract.cache_identity",
+            f"1 to {NAME_MAX} characters", identity)
+    for field in ("context_tokens", "prefill_tokens", "pages", "concurrency"):
+        _positive(f"contract.{field}", getattr(serving, field))
+    if serving.model.version == 1:
+        require(serving.snapshots == 0, "contract.snapshots", "0 in version 1", serving.snapshots)
+
+
+def _check_variants(
+    serving: contract.ServingContract, programs: tuple[PreparedProgram, ...],
+) -> None:
+    """Every request passes through initialise, prefill and decode: each has a variant that fits."""
+    batches: dict[int, int] = {}
+    packed = 0
+    for program in programs:
+        batches[program.operation] = max(batches.get(program.operation, 0), program.batch)
+        if program.operation in (wire.PREFILL, wire.MIXED):
+            packed = max(packed, program.packed)
+    for operation in (wire.INITIALIZE, wire.PREFILL, wire.DECODE):
+        require(operation in batches, "manifest.programs",
+                f"a variant of {wire.Operation.Name(operation)}", "none")
+    require(serving.concurrency <= batches[wire.DECODE], "contract.concurrency",
+            f"at most {batches[wire.DECODE]}, the largest DECODE batch", serving.concurrency)
+    require(serving.prefill_tokens <= packed, "contract.prefill_tokens",
+            f"at most {packed}, the largest prefill capacity", serving.prefill_tokens)
+
+
+def _prepare_cache(
+    cache: contract.CacheContract, manifest: wire.ExecutionManifest,
+) -> PreparedCache:
+    field = "contract.model.cache"
+    require(1 <= cache.page_tokens <= 65_536, f"{field}.page_tokens", "1 to 65536",
+            cache.page_tokens)
+    require(0 <= cache.cursor_lag_tokens <= TOKENS_MAX, f"{field}.cursor_lag_tokens",
+            "0 or more", cache.cursor_lag_tokens)
+    owners: dict[int, int] = {}
+    for i, region in enumerate(cache.regions):
+        _check_region(region, manifest, f"{field}.regions[{i}]")
+        for plane in region.planes:
+            require(plane not in owners, f"{field}.regions[{i}].planes",
+                    "planes of no other region", manifest.buffers[plane].name)
+            owners[plane] = i
+    for i, buffer in enumerate(manifest.buffers):
+        require(buffer.kind != wire.CACHE or i in owners, f"{field}.regions",
+                "a region for every CACHE buffer", f"none for {buffer.name}")
+    for i, table in enumerate(cache.tables):
+        name = f"{field}.tables[{i}]"
+        buffer = buffer_at(manifest, table.buffer, f"{name}.buffer")
+        require(buffer.kind == wire.STATE and buffer.dtype == wire.I32
+                and axes(buffer) == ((wire.SLOTS, 1), (wire.PAGES_PER_REQUEST, 1)),
+                f"{name}.buffer", "STATE I32 [SLOTS, PAGES_PER_REQUEST]", describe_buffer(buffer))
+        _check_group(table.page_group, f"{name}.page_group")
+    return PreparedCache(
+        page_tokens=cache.page_tokens,
+        regions=tuple(PreparedRegion(
+            region.kind, tuple(region.planes), region.compression_ratio, region.window_tokens,
+            region.page_group) for region in cache.regions),
+        tables=tuple(PreparedTable(table.buffer, table.page_offset, table.page_group)
+                     for table in cache.tables),
+        cursor_lag_tokens=cache.cursor_lag_tokens)
+
+
+def _check_group(group: int, field: str) -> None:
+    require(group < GROUPS_MAX, field, f"a page group below {GROUPS_MAX}", group)
+
+
+def _check_region(
+    region: contract.HistoryRegion, manifest: wire.ExecutionManifest, field: str,
+) -> None:
+    paged = region.kind in PAGED
+    require(bool(region.planes) or not paged, f"{field}.planes", "at least one", 0)
+    for plane in region.planes:
+        buffer = buffer_at(manifest, plane, f"{field}.planes")
+        kind = wire.CACHE if paged else wire.STATE
+        require(buffer.kind == kind, f"{field}.planes",
+                f"{wire.BufferKind.Name(kind)} buffers", describe_buffer(buffer))
+    require((region.window_tokens > 0) == (region.kind == contract.SLIDING_WINDOW),
+            f"{field}.window_tokens", "an extent exactly for SLIDING_WINDOW", region.window_tokens)
+    require(region.compression_ratio >= 1 or not paged, f"{field}.compression_ratio",
+            "at least 1", region.compression_ratio)
+    _check_group(region.page_group, f"{field}.page_group")
+
+
+def _prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
+    frontend, field = model.frontend, "contract.model.frontend"
+    eos = tuple(frontend.eos_tokens)
+    require(len(eos) <= EOS_MAX and len(set(eos)) == len(eos), f"{field}.eos_tokens",
+            f"at most {EOS_MAX}, each once", len(eos))
+    for i, token in enumerate(eos):
+        require(token < model.vocabulary, f"{field}.eos_tokens[{i}]",
+                f"below the vocabulary, {model.vocabulary}", token)
+    if frontend.add_bos:
+        require(frontend.bos_token < model.input_vocabulary, f"{field}.bos_token",
+                f"below the input vocabulary, {model.input_vocabulary}", frontend.bos_token)
+    return PreparedFrontend(
+        tool_syntax=frontend.tool_syntax, reasoning_syntax=frontend.reasoning_syntax,
+        text_decoding=frontend.text_decoding, strip_leading_space=frontend.strip_leading_space,
+        eos_tokens=eos, bos_token=frontend.bos_token, add_bos=frontend.add_bos,
+        template_tokens=tuple(sorted(frontend.template_tokens.items())))
+
+
+# Accepted default values: lowest, highest, and whether the lowest itself is refused.
+SAMPLING_RANGES = {
+    "temperature": (0.0, 100.0, False),
+    "top_p": (0.0, 1.0, True),
+    "min_p": (0.0, 1.0, False),
+    "top_k": (0, TOKENS_MAX, False),
+    "repetition_penalty": (0.0, 100.0, True),
+    "presence_penalty": (-2.0, 2.0, False),
+    "frequency_penalty": (-2.0, 2.0, False),
+}
+
+
+def _prepare_sampling(sampling: contract.SamplingDefaults) -> PreparedSampling:
+    values: dict[str, float | int | None] = {}
+    for name, (lowest, highest, open_end) in SAMPLING_RANGES.items():
+        if not sampling.HasField(name):
+            values[name] = None
+            continue
+        value = getattr(sampling, name)
+        if not isfinite(value) or not lowest <= value <= highest or (open_end and value == lowest):
+            expected = f"{'above' if open_end else 'from'} {lowest} to {highest}"
+            raise ContractError(f"contract.sampling.{name}", expected, value)
+        values[name] = value
+    return PreparedSampling(**values)  # type: ignore[arg-type]

@@ -1,0 +1,242 @@
+"""Validates an execution manifest by itself: buffers, bodies, programs.
+
+`execution ABI` labels do not gate loading; the declared layouts and operations do.
+"""
+
+from math import prod
+
+from helios_dod.contract.errors import ContractError, require
+from helios_dod.contract.operations import OPERATIONS, Touch
+from helios_dod.contract.strict import check_known
+from helios_dod.contract.wire import manifest_pb2 as wire
+
+ELEMENT_BYTES = {
+    wire.F32: 4, wire.F16: 2, wire.BF16: 2, wire.I32: 4, wire.U32: 4, wire.I64: 8, wire.U64: 8,
+    wire.U8: 1, wire.I8: 1,
+}
+AXES_MAX = 4
+AXIS_MAX = 2**40  # a constant axis; past it products of axes could leave 64 bits
+BUFFERS_MAX = 65_536
+OPERATIONS_MAX = 65_536  # of one body
+LANES_I32 = (wire.I32, ((wire.LANES, 1),))
+TOP = ((wire.LANES, 1), (0, 20))
+# Type and shape of each completion column; None: any constant width.
+COMPLETION_SHAPES: dict[int, tuple[int, tuple[tuple[int, int | None], ...]]] = {
+    wire.COMPLETION_SLOT: LANES_I32,
+    wire.COMPLETION_GENERATION: LANES_I32,
+    wire.COMPLETION_STATUS: LANES_I32,
+    wire.COMPLETION_OFFERED: LANES_I32,
+    wire.COMPLETION_ACCEPTED: LANES_I32,
+    wire.COMPLETION_EMITTED: LANES_I32,
+    wire.COMPLETION_TOKENS: (wire.I32, ((wire.LANES, 1), (0, None))),
+    wire.COMPLETION_ENDPOINT: LANES_I32,
+    wire.COMPLETION_CURSOR: LANES_I32,
+    wire.COMPLETION_RESERVED: LANES_I32,
+    wire.COMPLETION_LOGPROB: (wire.F32, ((wire.LANES, 1),)),
+    wire.COMPLETION_TOP_TOKENS: (wire.I32, TOP),
+    wire.COMPLETION_TOP_LOGPROBS: (wire.F32, TOP),
+    wire.COMPLETION_SCORES: (wire.F32, ((wire.PACKED, 1),)),
+}
+COMPLETION_REQUIRED = range(wire.COMPLETION_SLOT, wire.COMPLETION_RESERVED + 1)
+ROLE_KINDS = {
+    "read": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
+    "index": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
+    "write": (wire.STATE, wire.SCRATCH, wire.COMPLETION),
+    "weight": (wire.WEIGHT,),
+    "cache": (wire.CACHE,),
+}
+
+
+def check_manifest(manifest: wire.ExecutionManifest) -> None:
+    """Raises ContractError, naming the field, unless the manifest can be bound and run."""
+    check_known(manifest, "manifest")
+    require(0 < len(manifest.buffers) <= BUFFERS_MAX, "manifest.buffers",
+            f"1 to {BUFFERS_MAX}", len(manifest.buffers))
+    names: set[str] = set()
+    for i, buffer in enumerate(manifest.buffers):
+        field = f"manifest.buffers[{i}]"
+        require(bool(buffer.name) and buffer.name not in names, f"{field}.name",
+                "a name of its own", buffer.name)
+        names.add(buffer.name)
+        _check_buffer(buffer, f"{field} ({buffer.name})")
+    completion_buffers(manifest)
+    for name in ("live_packed", "live_lanes", "live_sampled"):
+        index = getattr(manifest, name)
+        found = buffer_at(manifest, index, f"manifest.{name}")
+        require(found.kind == wire.STAGING and found.dtype == wire.I32 and axes(found) == ((0, 1),),
+                f"manifest.{name}", "a STAGING buffer of one i32", describe_buffer(found))
+    for i, body in enumerate(manifest.host_bodies):
+        _check_body(manifest, body, f"manifest.host_bodies[{i}]")
+    _check_programs(manifest)
+
+
+def axes(buffer: wire.Buffer) -> tuple[tuple[int, int], ...]:
+    """Shape as (symbol, multiplier) pairs."""
+    return tuple((extent.symbol, extent.multiplier) for extent in buffer.shape)
+
+
+def row_elements(buffer: wire.Buffer) -> int | None:
+    """Elements of one row (all axes but the first); None where an axis is chosen at load."""
+    tail = axes(buffer)[1:]
+    if any(symbol for symbol, _ in tail):
+        return None
+    return prod(multiplier for _, multiplier in tail)
+
+
+def buffer_at(manifest: wire.ExecutionManifest, index: int, field: str) -> wire.Buffer:
+    """The buffer of that number; ContractError where there is none."""
+    require(index < len(manifest.buffers), field,
+            f"a buffer number below {len(manifest.buffers)}", index)
+    return manifest.buffers[index]
+
+
+def describe_buffer(buffer: wire.Buffer) -> str:
+    """One line: name, kind, type, shape."""
+    shape = ", ".join(
+        str(e.multiplier) if not e.symbol
+        else wire.Symbol.Name(e.symbol) + (f" * {e.multiplier}" if e.multiplier != 1 else "")
+        for e in buffer.shape)
+    kind, dtype = wire.BufferKind.Name(buffer.kind), wire.DataType.Name(buffer.dtype)
+    return f"{buffer.name}: {kind} {dtype} [{shape}]"
+
+
+def completion_buffers(manifest: wire.ExecutionManifest) -> tuple[tuple[int, int], ...]:
+    """(CompletionField, buffer number) of every completion column, by field."""
+    found: dict[int, int] = {}
+    for i, buffer in enumerate(manifest.buffers):
+        if buffer.kind == wire.COMPLETION:
+            name = wire.CompletionField.Name(buffer.completion)
+            require(buffer.completion not in found, f"manifest.buffers[{i}].completion",
+                    "one buffer a completion field", name)
+            found[buffer.completion] = i
+    for field in COMPLETION_REQUIRED:
+        name = wire.CompletionField.Name(field)
+        require(field in found, "manifest.buffers", f"a COMPLETION buffer for {name}", "none")
+    return tuple(sorted(found.items()))
+
+
+def _check_buffer(buffer: wire.Buffer, field: str) -> None:
+    require(0 < len(buffer.shape) <= AXES_MAX, f"{field}.shape", f"1 to {AXES_MAX} axes",
+            len(buffer.shape))
+    for symbol, multiplier in axes(buffer):
+        require(multiplier >= 1, f"{field}.shape", "axes of at least 1", multiplier)
+        require(symbol == 0 or buffer.kind != wire.WEIGHT, f"{field}.shape",
+                "constant axes for a WEIGHT", wire.Symbol.Name(symbol))
+    constant = prod(multiplier for _, multiplier in axes(buffer))
+    require(constant < AXIS_MAX, f"{field}.shape", f"fewer than {AXIS_MAX} elements", constant)
+    require((buffer.completion != 0) == (buffer.kind == wire.COMPLETION), f"{field}.completion",
+            "a completion field exactly for COMPLETION buffers", buffer.completion)
+    if buffer.kind == wire.WEIGHT:
+        _check_weight(buffer, field)
+    else:
+        placed = buffer.resource_id or buffer.resource_offset or buffer.resource_nbytes
+        require(not placed and not buffer.HasField("panel"), field,
+                "weight fields only on a WEIGHT", describe_buffer(buffer))
+    if buffer.kind == wire.CACHE:
+        require(axes(buffer)[0] == (wire.PAGES, 1), f"{field}.shape", "PAGES as axis 0 of a CACHE",
+                describe_buffer(buffer))
+    if buffer.kind == wire.STAGING:
+        require(row_elements(buffer) is not None, f"{field}.shape",
+                "constant axes after the first of a STAGING", describe_buffer(buffer))
+    if buffer.kind == wire.COMPLETION:
+        _check_completion(buffer, field)
+
+
+def _check_completion(buffer: wire.Buffer, field: str) -> None:
+    dtype, shape = COMPLETION_SHAPES[buffer.completion]
+    actual = axes(buffer)
+    fits = buffer.dtype == dtype and len(actual) == len(shape) and all(
+        symbol == wanted and width in (None, multiplier)
+        for (symbol, multiplier), (wanted, width) in zip(actual, shape, strict=True))
+    require(fits, field, f"the layout of {wire.CompletionField.Name(buffer.completion)}",
+            describe_buffer(buffer))
+
+
+def _check_weight(buffer: wire.Buffer, field: str) -> None:
+    require(bool(buffer.resource_id), f"{field}.resource_id", "a weight resource", "")
+    require(buffer.resource_offset % 64 == 0, f"{field}.resource_offset", "a multiple of 64",
+            buffer.resource_offset)
+    nbytes = prod(m for _, m in axes(buffer)) * ELEMENT_BYTES[buffer.dtype]
+    require(buffer.resource_nbytes == nbytes, f"{field}.resource_nbytes",
+            f"{nbytes}, the bytes of its shape", buffer.resource_nbytes)
+    if not buffer.HasField("panel"):
+        return
+    panel = buffer.panel
+    require(buffer.dtype == wire.U8, f"{field}.dtype", "U8 for panels",
+            wire.DataType.Name(buffer.dtype))
+    for name in ("rows", "columns", "panel_rows"):
+        require(getattr(panel, name) >= 1, f"{field}.panel.{name}", "at least 1",
+                getattr(panel, name))
+    plain = panel.encoding in (wire.PANEL_F32, wire.PANEL_F16, wire.PANEL_BF16)
+    block = panel.block_columns
+    if plain:
+        require(block == 0, f"{field}.panel.block_columns", "0 for a plain encoding", block)
+    else:
+        require(block > 0 and panel.columns % block == 0, f"{field}.panel.block_columns",
+                f"a divisor of {panel.columns} columns", block)
+    scales = (0,) if plain else (wire.F16, wire.F32)
+    require(panel.scale in scales, f"{field}.panel.scale",
+            "none for a plain encoding, else F16 or F32", panel.scale)
+    require(panel.minimum in (0, *scales), f"{field}.panel.minimum",
+            "none, or F16 or F32 beside a scale", panel.minimum)
+
+
+def _check_body(manifest: wire.ExecutionManifest, body: wire.HostBody, field: str) -> None:
+    require(0 < len(body.operations) <= OPERATIONS_MAX, f"{field}.operations",
+            f"1 to {OPERATIONS_MAX}", len(body.operations))
+    for i, operation in enumerate(body.operations):
+        name = operation.WhichOneof("operation")
+        require(name is not None, f"{field}.operations[{i}]", "an operation", "none")
+        part = getattr(operation, name)
+        for touch in OPERATIONS[name]:
+            if not touch.flag or getattr(part, touch.flag):
+                _check_touch(manifest, part, touch, f"{field}.operations[{i}].{name}.{touch.field}")
+
+
+def _check_touch(manifest: wire.ExecutionManifest, part: object, touch: Touch, field: str) -> None:
+    """One field of an operation that names a buffer."""
+    value = getattr(part, touch.field)
+    by_number = touch.role in ("weight", "cache")
+    if not by_number and not part.HasField(touch.field):  # type: ignore[attr-defined]
+        raise ContractError(field, "an operand", "none")
+    buffer = buffer_at(manifest, value if by_number else value.buffer, field)
+    require(buffer.kind in ROLE_KINDS[touch.role], field,
+            " or ".join(wire.BufferKind.Name(kind) for kind in ROLE_KINDS[touch.role]),
+            describe_buffer(buffer))
+    if by_number:
+        return
+    if touch.role == "index":
+        require(buffer.dtype == wire.I32, field, "i32 elements", describe_buffer(buffer))
+    width = row_elements(buffer)
+    if width is None:
+        require(value.column == 0 and value.columns == 0, field,
+                "whole rows of a buffer whose width is chosen at load", value.columns)
+    else:
+        require(value.column + max(value.columns, 1) <= width, field,
+                f"columns inside the {width} of {buffer.name}", value.column + value.columns)
+
+
+def _check_programs(manifest: wire.ExecutionManifest) -> None:
+    require(len(manifest.programs) > 0, "manifest.programs", "at least one", 0)
+    names: set[str] = set()
+    for i, program in enumerate(manifest.programs):
+        field = f"manifest.programs[{i}]"
+        require(bool(program.name) and program.name not in names, f"{field}.name",
+                "a name of its own", program.name)
+        names.add(program.name)
+        field = f"{field} ({program.name})"
+        require(program.body < len(manifest.host_bodies), f"{field}.body",
+                f"a body below {len(manifest.host_bodies)}", program.body)
+        batch, packed = program.batch_capacity, program.packed_token_capacity
+        require(1 <= batch < 2**20, f"{field}.batch_capacity", "1 to 2**20", batch)
+        require(1 <= program.token_capacity < 2**20, f"{field}.token_capacity", "1 to 2**20",
+                program.token_capacity)
+        require(1 <= packed < 2**24, f"{field}.packed_token_capacity", "1 to 2**24", packed)
+        if program.operation in (wire.DECODE, wire.SPECULATIVE):
+            require(batch <= packed <= batch * program.token_capacity,
+                    f"{field}.packed_token_capacity", "B to B * W", packed)
+        if program.operation != wire.SPECULATIVE:
+            require(program.draft_tokens == 0, f"{field}.draft_tokens",
+                    "0 outside SPECULATIVE", program.draft_tokens)
+        require(program.confidence_width in (0, program.draft_tokens), f"{field}.confidence_width",
+                "0 or draft_tokens", program.confidence_width)

@@ -1,0 +1,60 @@
+"""What each host operation of a manifest touches, as data: which fields name buffers, and how.
+
+A role says what a field may name:
+    read     an operand of STATE, SCRATCH, STAGING or COMPLETION memory
+    index    the same, of i32 elements
+    write    an operand of STATE, SCRATCH or COMPLETION memory
+    weight   the number of a WEIGHT buffer
+    cache    the number of a CACHE buffer
+`name?flag` is there only when the message's bool `flag` is set.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One field of an operation that names a buffer."""
+
+    field: str
+    role: str
+    flag: str  # empty: always there
+
+
+_DECLARED = {
+    "scatter_rows": "read:source index:slot write:destination",
+    "fill_rows": "index:slot write:destination",
+    "update_page_table": "index:count index:updates write:table",
+    "copy_pages": "index:count index:pairs",
+    "select_tokens": "index:staged?has_staged index:pending index:slot index:lane write:output",
+    "embed": "index:index weight:table write:output",
+    "normalise": "read:input write:output weight:weight weight:bias?has_bias",
+    "product": "read:input weight:weight write:output weight:bias?has_bias",
+    "rotary": "write:operand index:position weight:frequencies",
+    "cache_write": "read:key read:value index:position index:lane index:slot index:table "
+                   "cache:key_cache cache:value_cache",
+    "attention": "read:query write:output index:position index:lane index:slot index:table "
+                 "cache:key_cache cache:value_cache index:query_start index:query_length",
+    "activation": "read:gate read:up?has_up write:output",
+    "select_rows": "read:input index:index write:output",
+    "adjust_logits": "write:logits index:slot index:histogram read:repetition read:presence "
+                     "read:frequency index:bias_tokens read:bias_values index:bias_count "
+                     "index:stop_tokens index:minimum index:generated write:status",
+    "sample": "read:logits index:slot read:temperature read:top_p read:min_p index:top_k read:seed "
+              "index:position index:sample_row index:top_count write:output write:logprob "
+              "write:top_tokens write:top_logprobs write:status",
+    "advance": "index:sampled index:slot index:generation index:consumed index:query_length "
+               "write:pending write:histogram write:generated index:limit index:minimum "
+               "index:stop_tokens index:status",
+    "score": "read:logits index:target write:output",
+}
+
+
+def _touch(word: str) -> Touch:
+    role, name = word.split(":")
+    field, _, flag = name.partition("?")
+    return Touch(field, role, flag)
+
+
+OPERATIONS: dict[str, tuple[Touch, ...]] = {
+    name: tuple(_touch(word) for word in words.split()) for name, words in _DECLARED.items()}

@@ -1,0 +1,77 @@
+"""Every value source: which buffers and indexing a binding of it may have."""
+
+from dataclasses import dataclass
+
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as manifest
+from helios_dod.limits import BIAS_MAX, EOS_MAX
+
+LANE_INDEXINGS = {
+    contract.SUBMISSION_ROW: manifest.LANES,
+    contract.ACTIVE_ROW: manifest.LANES,
+    contract.PHYSICAL_ROW: manifest.SLOTS,
+}
+SCALAR_INDEXING = {contract.SCALAR: 0}
+PACKED_INDEXING = {contract.PACKED_TOKEN: manifest.PACKED}
+UPDATES_INDEXING = {contract.SCALAR: manifest.UPDATES}
+ANY_INDEXING = {**SCALAR_INDEXING, **LANE_INDEXINGS, **PACKED_INDEXING}
+
+
+@dataclass(frozen=True)
+class SourceRule:
+    """Where a source's values may go."""
+
+    indexings: dict[int, int]  # allowed indexing -> symbol of axis 0 (0: one row)
+    layouts: tuple[tuple[int, int], ...]  # allowed (dtype, elements of a row); 0: the vocabulary
+    version: int = 1  # first contract version that has it
+
+
+def _lanes(dtype: int = manifest.I32, elements: int = 1) -> SourceRule:
+    return SourceRule(LANE_INDEXINGS, ((dtype, elements),))
+
+
+_SCALAR = SourceRule(SCALAR_INDEXING, ((manifest.I32, 1),))
+_PACKED = SourceRule(PACKED_INDEXING, ((manifest.I32, 1),))
+_F32 = _lanes(manifest.F32)
+_I32 = _lanes()
+
+SOURCES: dict[int, SourceRule] = {
+    contract.SLOT: _I32,
+    contract.GENERATION: _I32,
+    contract.LIVE_LANES: _SCALAR,
+    contract.LIVE_PACKED: _SCALAR,
+    contract.LIVE_SAMPLED: _SCALAR,
+    contract.QUERY_LENGTH: _I32,
+    contract.QUERY_START: _I32,
+    contract.SAMPLE_ROW: _I32,
+    contract.LANE: _PACKED,
+    contract.SPECULATIVE_PREFIX_LIMIT: SourceRule(LANE_INDEXINGS, ((manifest.I32, 1),), version=3),
+    contract.TOKEN: _PACKED,
+    contract.TARGET_TOKEN: _PACKED,
+    contract.PENDING_TOKEN: _I32,
+    contract.POSITION: _PACKED,
+    contract.CONSUMED: _I32,
+    contract.PAGE_UPDATE_COUNT: _SCALAR,
+    contract.PAGE_UPDATES: SourceRule(UPDATES_INDEXING, ((manifest.I32, 3),)),
+    contract.PAGE_COPY_COUNT: _SCALAR,
+    contract.PAGE_COPIES: SourceRule(UPDATES_INDEXING, ((manifest.I32, 2),)),
+    contract.SEED: SourceRule(
+        LANE_INDEXINGS, ((manifest.U64, 1), (manifest.U32, 2), (manifest.I32, 2))),
+    contract.TEMPERATURE: _F32,
+    contract.TOP_P: _F32,
+    contract.MIN_P: _F32,
+    contract.TOP_K: _I32,
+    contract.REPETITION_PENALTY: _F32,
+    contract.PRESENCE_PENALTY: _F32,
+    contract.FREQUENCY_PENALTY: _F32,
+    contract.OUTPUT_LIMIT: _I32,
+    contract.OUTPUT_MINIMUM: _I32,
+    contract.STOP_TOKENS: _lanes(elements=EOS_MAX),
+    contract.TOP_LOGPROBS: _I32,
+    contract.BIAS_COUNT: _I32,
+    contract.BIAS_TOKENS: _lanes(elements=BIAS_MAX),
+    contract.BIAS_VALUES: _lanes(manifest.F32, BIAS_MAX),
+    contract.PROMPT_HISTOGRAM: _lanes(elements=0),
+    contract.GENERATED: _I32,
+    contract.CONSTANT: SourceRule(ANY_INDEXING, ((manifest.I32, 1),)),
+}
