@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from helios_dod.contract.wire import contract_pb2, core_pb2, manifest_pb2
+from helios_dod.errors import UserError
 
 WEIGHT_ALIGNMENT = 64  # every weight buffer starts at a multiple; the resource itself at a page
 WEIGHT_RESOURCE = "weights"
 
 
-class PreparationError(ValueError):
-    """A checkpoint cannot be prepared: says which file, tensor or field, what was expected and found."""
+class PreparationError(UserError):
+    """A checkpoint cannot be prepared: which file, tensor or field, what was expected, got."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class WeightPart:
 
 @dataclass(frozen=True)
 class Weights:
-    """One weight resource, in ascending offset order. Iterate to stream it; gaps between parts are zero."""
+    """One weight resource, in ascending offset order. Iterate to stream it; gaps are zero."""
 
     resource_id: str
     nbytes: int  # of the whole resource, padding included

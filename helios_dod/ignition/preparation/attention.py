@@ -1,0 +1,145 @@
+"""Buffers and operations of paged key-value attention, shared by recipes."""
+
+from dataclasses import dataclass
+
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.ignition.checkpoints.checkpoint import ModelConfig
+from helios_dod.ignition.preparation.builder import Builder, Handle, symbol
+from helios_dod.ignition.preparation.contract import Shared
+from helios_dod.ignition.preparation.options import Options
+
+
+@dataclass(frozen=True)
+class AttentionBuffers:
+    """Scratch rows of packed tokens, and the cache planes of every layer.
+
+    A query_key_value row holds all query heads, then all key heads, then all value heads."""
+
+    config: ModelConfig
+    shared: Shared
+    hidden: Handle  # F32 [PACKED, hidden]
+    normed: Handle  # F32 [PACKED, hidden]
+    query_key_value: Handle
+    attended: Handle  # F32 [PACKED, heads * head]
+    logits: Handle  # F32 [LOGIT_ROWS, vocabulary]
+    keys: tuple[Handle, ...]  # a layer: [PAGES, key_heads, head, PAGE_TOKENS]
+    values: tuple[Handle, ...]  # a layer: [PAGES, key_heads, PAGE_TOKENS, head]
+
+    @property
+    def _query_columns(self) -> int:
+        return self.config.heads * self.config.head
+
+    @property
+    def _key_columns(self) -> int:
+        return self.config.key_heads * self.config.head
+
+    @property
+    def query(self) -> wire.Operand:
+        """Query columns."""
+        return self.query_key_value.part(0, self._query_columns)
+
+    @property
+    def key(self) -> wire.Operand:
+        """Key columns."""
+        return self.query_key_value.part(self._query_columns, self._key_columns)
+
+    @property
+    def query_and_key(self) -> wire.Operand:
+        """Query and key columns, which rotate alike."""
+        return self.query_key_value.part(0, self._query_columns + self._key_columns)
+
+    @property
+    def value(self) -> wire.Operand:
+        """Value columns."""
+        return self.query_key_value.part(self._query_columns + self._key_columns, self._key_columns)
+
+    def planes(self, layer: int) -> tuple[int, int]:
+        """Cache buffers of a layer."""
+        return self.keys[layer].index, self.values[layer].index
+
+    def attend(self, layer: int, window: int) -> tuple[wire.CacheWrite, wire.Attention]:
+        """Stores the rows' keys and values, then attends over each row's history."""
+        config, staged = self.config, self.shared.staged
+        place = {name: staged[name].whole for name in ("position", "lane", "slot")}
+        place["table"] = self.shared.state["page_table"].whole
+        key_cache, value_cache = self.planes(layer)
+        write = wire.CacheWrite(
+            key=self.key,
+            value=self.value,
+            key_cache=key_cache,
+            value_cache=value_cache,
+            head=config.head,
+            **place,
+        )
+        attention = wire.Attention(
+            query=self.query,
+            output=self.attended.whole,
+            key_cache=key_cache,
+            value_cache=value_cache,
+            heads=config.heads,
+            key_heads=config.key_heads,
+            head=config.head,
+            scale=config.head**-0.5,
+            window=window,
+            query_start=staged["query_start"].whole,
+            query_length=staged["query_length"].whole,
+            **place,
+        )
+        return write, attention
+
+
+def declare_attention(
+    builder: Builder, shared: Shared, config: ModelConfig, options: Options
+) -> AttentionBuffers:
+    """Declares the buffers of all layers."""
+    packed, tokens = symbol(wire.PACKED), symbol(wire.PAGE_TOKENS)
+    columns = (config.heads + 2 * config.key_heads) * config.head
+
+    def scratch(name: str, width: int) -> Handle:
+        return builder.buffer(name, wire.SCRATCH, wire.F32, (packed, width))
+
+    def planes(name: str, *tail: int | wire.Extent) -> tuple[Handle, ...]:
+        return tuple(
+            builder.buffer(
+                f"layers.{layer}.{name}",
+                wire.CACHE,
+                options.cache_dtype,
+                (symbol(wire.PAGES), config.key_heads, *tail),
+            )
+            for layer in range(config.layers)
+        )
+
+    return AttentionBuffers(
+        config,
+        shared,
+        scratch("hidden", config.hidden),
+        scratch("normed", config.hidden),
+        scratch("query_key_value", columns),
+        scratch("attended", config.heads * config.head),
+        builder.buffer(
+            "logits", wire.SCRATCH, wire.F32, (symbol(wire.LOGIT_ROWS), config.vocabulary)
+        ),
+        planes("keys", config.head, tokens),
+        planes("values", tokens, config.head),
+    )
+
+
+def history_regions(buffers: AttentionBuffers) -> list[contract.HistoryRegion]:
+    """One region for the layers of each window, full histories first."""
+    found = []
+    windows = buffers.config.windows
+    for window in sorted(set(windows)):
+        planes = [
+            plane
+            for layer, own in enumerate(windows)
+            if own == window
+            for plane in buffers.planes(layer)
+        ]
+        kind = contract.SLIDING_WINDOW if window else contract.PAGED_KEY_VALUE
+        found.append(
+            contract.HistoryRegion(
+                kind=kind, planes=planes, compression_ratio=1, window_tokens=window
+            )
+        )
+    return found

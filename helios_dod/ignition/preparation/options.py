@@ -1,0 +1,55 @@
+"""What a person chooses at preparation."""
+
+from dataclasses import dataclass
+
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.ignition.prepared import PreparationError
+
+PAGE_TOKENS = 16
+CACHE_TYPES = {"bf16": wire.BF16, "f32": wire.F32}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Capacities and storage of the programs to emit."""
+
+    served_id: str | None = None  # None: the checkpoint's own name
+    lanes: int = 32  # requests of one program at most
+    context: int | None = (
+        None  # tokens of one request at most; None: what the model was trained for
+    )
+    cache: str = "bf16"  # element type of the attention history, a key of CACHE_TYPES
+    packed: tuple[int, ...] = (64, 128, 256, 512)  # token capacities of prefill and mixed programs
+    scored: int = 64  # token capacity of scored prefill
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("lanes", self.lanes),
+            ("context", self.context),
+            ("scored", self.scored),
+        ):
+            if value is not None and value < 1:
+                raise PreparationError(f"option {name}: expected at least 1, got {value}")
+        if self.cache not in CACHE_TYPES:
+            raise PreparationError(
+                f"option cache: expected one of {', '.join(CACHE_TYPES)}, got {self.cache}"
+            )
+        if not self.packed or min(self.packed) < 1:
+            raise PreparationError(
+                f"option packed: expected capacities of at least 1, got {self.packed}"
+            )
+
+    @property
+    def cache_dtype(self) -> wire.DataType:
+        """DataType of the cache planes."""
+        return CACHE_TYPES[self.cache]
+
+    def context_of(self, model_context: int) -> int:
+        """Context that is served; a longer one than the model's is refused."""
+        if self.context is None:
+            return model_context
+        if self.context > model_context:
+            raise PreparationError(
+                f"option context: expected at most {model_context}, got {self.context}"
+            )
+        return self.context

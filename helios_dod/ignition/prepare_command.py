@@ -1,0 +1,81 @@
+"""helios prepare: a checkpoint becomes a signed core."""
+
+import argparse
+from pathlib import Path
+
+DEFAULT_NAMESPACE = "local"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the subcommand."""
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a GGUF file, or a Hugging Face folder with safetensors",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="CORE", help="the folder to make"
+    )
+    parser.add_argument(
+        "--recipe", metavar="NAME", help="which family of models it is (default: by the checkpoint)"
+    )
+    parser.add_argument(
+        "--served-id",
+        metavar="ID",
+        help="the model id that clients name (default: by the checkpoint)",
+    )
+    parser.add_argument(
+        "--cache-dtype",
+        choices=("bf16", "f32"),
+        default="bf16",
+        help="element type of the attention history (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="tokens of one request at most (default: the model's)",
+    )
+    parser.add_argument(
+        "--lanes",
+        type=int,
+        default=32,
+        metavar="N",
+        help="requests of one program at most (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--namespace",
+        default=DEFAULT_NAMESPACE,
+        metavar="NAME",
+        help="the publisher that the core is signed for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="Ed25519 key in PEM form (default: this user's, made on first use)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a core that is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepares, signs with the user's key and accepts that namespace for this user."""
+    from helios_dod.ignition.make_core import make_core
+    from helios_dod.ignition.preparation.options import Options
+
+    options = Options(
+        served_id=args.served_id, lanes=args.lanes, context=args.context, cache=args.cache_dtype
+    )
+    make_core(
+        args.checkpoint,
+        args.out,
+        options,
+        recipe=args.recipe,
+        namespace=args.namespace,
+        key_path=args.key,
+        overwrite=args.overwrite,
+    )
+    print(f"prepared {args.out}; serve it with: helios serve {args.out}")
+    return 0
