@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from helios_dod.errors import UserError
 
-class ContractError(ValueError):
+
+class ContractError(UserError):
     """A contract or manifest that cannot be served: the field, what it must be, what it is."""
 
     def __init__(self, field: str, expected: str, got: Any) -> None:

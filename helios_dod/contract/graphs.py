@@ -54,7 +54,7 @@ def _prepare_graph(
             f"{wire.Operation.Name(program.operation)}, as the manifest says",
             wire.Operation.Name(graph.operation))
     bindings = tuple(
-        _prepare_binding(model, manifest, binding, f"{field}.bindings[{i}]")
+        _prepare_binding(model, manifest, program, binding, f"{field}.bindings[{i}]")
         for i, binding in enumerate(graph.bindings))
     bound: set[int] = set()
     for i, made in enumerate(bindings):
@@ -83,7 +83,7 @@ def _prepare_graph(
 
 
 def _prepare_binding(
-    model: contract.ModelContract, manifest: wire.ExecutionManifest,
+    model: contract.ModelContract, manifest: wire.ExecutionManifest, program: wire.Program,
     binding: contract.ValueBinding, field: str,
 ) -> PreparedBinding:
     buffer = buffer_at(manifest, binding.buffer, f"{field}.buffer")
@@ -103,14 +103,16 @@ def _prepare_binding(
     wanted = [(dtype, width or model.vocabulary) for dtype, width in rule.layouts]
     expected = " or ".join(f"{wire.DataType.Name(dtype)} [{_rows(symbol)}{_tail(width)}]"
                            for dtype, width in wanted)
-    require((buffer.dtype, elements) in wanted and axes(buffer)[0] == (symbol, 1),
+    rows = axes(buffer)[0]
+    own_rows = symbol == wire.LANES and rows[0] == 0 and rows[1] >= program.batch_capacity
+    require((buffer.dtype, elements) in wanted and (rows == (symbol, 1) or own_rows),
             f"{field}.buffer", expected, describe_buffer(buffer))
     require(binding.constant == 0 or binding.source == contract.CONSTANT, f"{field}.constant",
             "0 unless the source is CONSTANT", binding.constant)
     return PreparedBinding(
         buffer=binding.buffer, source=binding.source, indexing=binding.indexing,
         offset=binding.offset, padding=binding.padding, constant=binding.constant,
-        rows=PreparedExtent(symbol, 1), words=elements * ELEMENT_BYTES[buffer.dtype] // 4)
+        rows=PreparedExtent(*rows), words=elements * ELEMENT_BYTES[buffer.dtype] // 4)
 
 
 def _rows(symbol: int) -> str:

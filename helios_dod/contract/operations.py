@@ -45,7 +45,7 @@ _DECLARED = {
               "write:top_tokens write:top_logprobs write:status",
     "advance": "index:sampled index:slot index:generation index:consumed index:query_length "
                "write:pending write:histogram write:generated index:limit index:minimum "
-               "index:stop_tokens index:status",
+               "index:stop_tokens write:status",
     "score": "read:logits index:target write:output",
 }
 

@@ -1,5 +1,6 @@
 """Every value source: which buffers and indexing a binding of it may have."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from helios_dod.contract.wire import contract_pb2 as contract
@@ -21,7 +22,7 @@ ANY_INDEXING = {**SCALAR_INDEXING, **LANE_INDEXINGS, **PACKED_INDEXING}
 class SourceRule:
     """Where a source's values may go."""
 
-    indexings: dict[int, int]  # allowed indexing -> symbol of axis 0 (0: one row)
+    indexings: Mapping[contract.Indexing, int]  # allowed indexing -> symbol of axis 0 (0: one row)
     layouts: tuple[tuple[int, int], ...]  # allowed (dtype, elements of a row); 0: the vocabulary
     version: int = 1  # first contract version that has it
 

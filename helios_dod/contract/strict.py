@@ -41,6 +41,7 @@ def _plan(descriptor: Descriptor) -> _Plan:
     enums, parts = [], []
     for field in descriptor.fields:
         if field.type == FieldDescriptor.TYPE_ENUM:
+            assert field.enum_type is not None
             numbers = frozenset(value.number for value in field.enum_type.values)
             zero = field.full_name in ZERO_MEANS_NONE
             enums.append((field.name, field.is_repeated, numbers, zero))
@@ -70,8 +71,9 @@ def check_known(message: Message, name: str) -> None:
 
 
 def _names(message: Message, field: str) -> str:
-    values = message.DESCRIPTOR.fields_by_name[field].enum_type.values
-    names = (f"{value.name} ({value.number})" for value in values if value.number)
+    enum = message.DESCRIPTOR.fields_by_name[field].enum_type
+    assert enum is not None
+    names = (f"{value.name} ({value.number})" for value in enum.values if value.number)
     return "one of " + ", ".join(names)
 
 

@@ -1,0 +1,11 @@
+"""Cores on disk: a folder of a signed index, compressed resources and raw weights.
+
+    core.pb            helios.SignedCore: Ed25519 over the bytes of a CoreBody, format version 2
+    locations.pb       helios.LocationSet: where each resource lies in the folder; unsigned
+    resources/ID.zst   one zstd frame an executable resource
+    weights.bin        raw weights, memory-mapped
+    acceptance.json    that this user accepted the publisher's namespace, and for which licence text
+
+Every byte that is used is covered by the signature: chunk digests of what is stored, and the length
+of what it decodes to. Knows nothing of the engine.
+"""

@@ -1,0 +1,55 @@
+"""The command `helios`: finds the subcommand, imports only its module, runs it.
+
+A command module has `add_arguments(parser)` and `run(args) -> int`. Exit status: 0 done, 1 failed
+with one line on standard error, 2 wrongly used, 130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from helios_dod import __version__
+from helios_dod.errors import UserError
+
+COMMANDS = {  # name -> (module, summary)
+    "serve": ("helios_dod.server.serve_command",
+              "serve a core over HTTP; without one, the demo model"),
+    "chat": ("helios_dod.server.chat_command", "talk to a served model in the terminal"),
+    "prepare": ("helios_dod.ignition.prepare_command", "make a core from a checkpoint"),
+    "inspect": ("helios_dod.cores.inspect_command", "show what a core holds, and who signed it"),
+}
+INTERRUPTED = 130
+
+
+def make_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The whole command's parser; only the chosen subcommand's module is imported."""
+    parser = argparse.ArgumentParser(
+        prog="helios", description="Serves language models from signed cores.",
+        epilog="`helios COMMAND --help` says more about a command.")
+    parser.add_argument("--version", action="version", version=f"helios {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == chosen:
+            import_module(module).add_arguments(command)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    args = make_parser(chosen).parse_args(words)
+    try:
+        return int(import_module(COMMANDS[args.command][0]).run(args))
+    except UserError as error:
+        print(f"helios {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

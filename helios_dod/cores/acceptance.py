@@ -1,0 +1,91 @@
+"""Acceptance of a publisher: recorded beside the core, for one namespace, key and licence text.
+
+A signature says that nobody changed the core; acceptance says that this user agreed to run it. The
+record is signed with the user's own key, so that a core cannot bring its acceptance along.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from helios_dod.cores.errors import AcceptanceError, CoreError
+from helios_dod.cores.keys import is_signed, load_key, public_bytes, user_key, user_key_path
+from helios_dod.cores.layout import ACCEPTANCE_FILE
+from helios_dod.cores.reader import Core
+
+RECORD_NBYTES_MAX = 1 << 20
+LICENSE_SHOWN = 400  # characters of a licence text in an error
+
+
+def authorize(core: Core, accept: str | None = None) -> None:
+    """Returns if this user has accepted the core's publisher, or does so now with `accept`.
+
+    accept: must equal the signed namespace exactly. Raises AcceptanceError otherwise."""
+    if accept is not None:
+        if accept != core.namespace:
+            raise AcceptanceError(
+                core.path, f"the core is published by namespace {core.namespace!r}, which "
+                           f"{accept!r} does not equal; accept it with --accept {core.namespace}")
+        if refusal(core) is not None:
+            record(core, core.path)
+        return
+    problem = refusal(core)
+    if problem is not None:
+        terms = core.license_text.strip() or "(none given)"
+        shown = terms if len(terms) <= LICENSE_SHOWN else terms[:LICENSE_SHOWN] + " ..."
+        raise AcceptanceError(
+            core.path, f"{problem}; to accept it under the licence below, give "
+                       f"--accept {core.namespace}\n{shown}")
+
+
+def refusal(core: Core) -> str | None:
+    """Why the record beside the core does not accept it; None when it does."""
+    path = core.path / ACCEPTANCE_FILE
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read(RECORD_NBYTES_MAX))
+        given, signature = data["accepted"], bytes.fromhex(data["signature"])
+        mine = public_bytes(load_key(user_key_path()))
+        signed = is_signed(mine, signature, _canonical(given))
+    except FileNotFoundError:
+        signed, given = False, None
+    except (CoreError, OSError, ValueError, TypeError, KeyError):
+        return f"the acceptance in {path.name} cannot be read or is not this user's"
+    if given is None:
+        return f"namespace {core.namespace!r} has not been accepted"
+    if not signed:
+        return f"the acceptance in {path.name} was not given by this user"
+    for name, value in _terms(core).items():
+        if given.get(name) != value:
+            return f"the acceptance in {path.name} was given for another {name.replace('_', ' ')}"
+    return None
+
+
+def record(core: Core, folder: Path) -> None:
+    """Writes the acceptance of `core` into `folder`, signed with the user's key."""
+    accepted = _terms(core) | {"license_text": core.license_text, "unix_s": int(time.time())}
+    signature = user_key().sign(_canonical(accepted)).hex()
+    text = json.dumps({"accepted": accepted, "signature": signature}, indent=1)
+    path = folder / ACCEPTANCE_FILE
+    partial = folder / f".{ACCEPTANCE_FILE}.{os.getpid()}"
+    try:
+        partial.write_text(text + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise AcceptanceError(path, f"cannot record the acceptance: {error.strerror}") from error
+
+
+def _terms(core: Core) -> dict[str, Any]:
+    """What an acceptance is bound to."""
+    return {
+        "namespace": core.namespace,
+        "public_key": core.public_key.hex(),
+        "license_sha256": hashlib.sha256(core.license_text.encode()).hexdigest(),
+    }
+
+
+def _canonical(accepted: dict[str, Any]) -> bytes:
+    return json.dumps(accepted, sort_keys=True, separators=(",", ":")).encode()

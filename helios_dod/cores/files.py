@@ -1,0 +1,39 @@
+"""Files of a core, read without trust: regular, of the right length, bounded."""
+
+import os
+import stat
+from pathlib import Path
+
+from helios_dod.cores.errors import CoreError
+
+
+def regular(path: Path) -> os.stat_result:
+    """What the file system says of a regular file; CoreError for anything else."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise CoreError(path, f"cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CoreError(path, "not a regular file")
+    return found
+
+
+def check_size(path: Path, nbytes: int, what: str) -> None:
+    """CoreError unless the file has exactly so many bytes."""
+    size = regular(path).st_size
+    if size < nbytes:
+        raise CoreError(path, f"{what}: truncated at byte {size} of {nbytes}")
+    if size > nbytes:
+        raise CoreError(path, f"{what}: {size - nbytes} bytes after its end at {nbytes}")
+
+
+def read_bounded(path: Path, nbytes_max: int) -> bytes:
+    """A whole regular file; CoreError when it is longer or cannot be read."""
+    size = regular(path).st_size
+    if size > nbytes_max:
+        raise CoreError(path, f"{size} bytes; at most {nbytes_max} are accepted")
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise CoreError(path, f"cannot be read: {error.strerror}") from error

@@ -1,0 +1,69 @@
+"""File names, extents and digests of the payload format."""
+
+import hashlib
+
+from helios_dod.contract.wire import core_pb2
+
+FORMAT_VERSION = 2
+CHUNK_NBYTES = 4 << 20
+WINDOW_NBYTES_MAX = 8 << 20  # the decoder never holds more history
+ZSTD_LEVEL = 3
+PAGE_NBYTES = 4096  # a weight resource is padded to whole pages
+
+CORE_FILE = "core.pb"
+LOCATIONS_FILE = "locations.pb"
+ACCEPTANCE_FILE = "acceptance.json"
+RESOURCE_FOLDER = "resources"
+
+INDEX_NBYTES_MAX = 16 << 20  # of core.pb; enough for digests of 2 TB of weights
+LOCATIONS_NBYTES_MAX = 1 << 20
+
+# Resource kind -> id in cores that we write, and the longest decoded length that is accepted.
+RESOURCES: dict[core_pb2.ResourceKind, tuple[str, int]] = {
+    core_pb2.EXECUTION_MANIFEST: ("execution_manifest", 64 << 20),
+    core_pb2.TOKENIZER: ("tokenizer", 128 << 20),
+    core_pb2.CHAT_TEMPLATE: ("chat_template", 4 << 20),
+    core_pb2.TOKEN_BYTES: ("token_bytes", 64 << 20),
+}
+
+
+def chunk_count(nbytes: int, chunk_nbytes: int = CHUNK_NBYTES) -> int:
+    """Chunks of so many stored bytes; the last one may be shorter."""
+    return -(-nbytes // chunk_nbytes)
+
+
+class ChunkDigests:
+    """SHA-256 of every CHUNK_NBYTES of a stream."""
+
+    def __init__(self) -> None:
+        self.digests: list[bytes] = []
+        self._hash = hashlib.sha256()
+        self._filled = 0
+
+    def update(self, data: memoryview) -> None:
+        """Appends bytes to the stream."""
+        while len(data):
+            part = data[: CHUNK_NBYTES - self._filled]
+            self._hash.update(part)
+            self._filled += len(part)
+            data = data[len(part) :]
+            if self._filled == CHUNK_NBYTES:
+                self._close()
+
+    def finish(self) -> list[bytes]:
+        """All digests; the stream ends here."""
+        if self._filled:
+            self._close()
+        return self.digests
+
+    def _close(self) -> None:
+        self.digests.append(self._hash.digest())
+        self._hash = hashlib.sha256()
+        self._filled = 0
+
+
+def chunk_digests(data: bytes) -> list[bytes]:
+    """Digests of a whole resource in memory."""
+    chunks = ChunkDigests()
+    chunks.update(memoryview(data))
+    return chunks.finish()

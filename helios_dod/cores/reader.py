@@ -1,0 +1,264 @@
+"""Reads a core folder. Nothing of it is believed before its signature and digests are checked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from helios_dod.contract.decode import decode
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.prepared import PreparedContract
+from helios_dod.contract.strict import check_known
+from helios_dod.contract.wire import contract_pb2, core_pb2, manifest_pb2
+from helios_dod.cores.errors import CoreError
+from helios_dod.cores.files import check_size, read_bounded, regular
+from helios_dod.cores.frames import check_weight, read_resource
+from helios_dod.cores.keys import is_signed
+from helios_dod.cores.layout import (
+    CHUNK_NBYTES,
+    CORE_FILE,
+    FORMAT_VERSION,
+    INDEX_NBYTES_MAX,
+    LOCATIONS_FILE,
+    LOCATIONS_NBYTES_MAX,
+    RESOURCES,
+    chunk_count,
+)
+
+DIGEST_NBYTES = 32
+NAMESPACE_MAX = 200
+Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
+
+
+@dataclass(frozen=True)
+class TokenBytes:
+    """Token id -> bytes: data[offsets[i] : offsets[i + 1]], with what decoding needs to know."""
+
+    data: np.ndarray  # uint8
+    offsets: np.ndarray  # uint32 [tokens + 1]
+    special: np.ndarray  # uint8 [tokens]: decoding with skip_special_tokens omits it
+    fallback: np.ndarray  # uint8 [tokens]: a single raw byte
+
+
+@dataclass(frozen=True)
+class Core:
+    """An opened core: its signature holds; resources are verified when they are read."""
+
+    path: Path
+    body: core_pb2.CoreBody
+    public_key: bytes
+    files: dict[str, Path]  # resource id -> file
+
+    @property
+    def namespace(self) -> str:
+        """The signed publisher namespace."""
+        return self.body.publisher_namespace
+
+    @property
+    def license_text(self) -> str:
+        """The signed licence text, maybe empty."""
+        return self.body.license_text
+
+    @property
+    def serving(self) -> contract_pb2.ServingContract:
+        """The signed serving contract, not yet validated: see `prepared`."""
+        return self.body.deployment.contract
+
+    def read(self, kind: int) -> bytes:
+        """The decoded bytes of the executable resource of that proto ResourceKind."""
+        for resource in self.body.executables:
+            if resource.kind == kind:
+                return read_resource(resource, self.files[resource.id])
+        raise CoreError(self.path, f"no resource of kind {core_pb2.ResourceKind.Name(kind)}")
+
+    def manifest(self) -> manifest_pb2.ExecutionManifest:
+        """The execution manifest; every weight it names lies inside a weight resource."""
+        manifest = manifest_pb2.ExecutionManifest()
+        _parse(manifest, self.read(core_pb2.EXECUTION_MANIFEST), self.path, "execution manifest")
+        sizes = {weight.id: weight.nbytes for weight in self.body.weights}
+        for i, buffer in enumerate(manifest.buffers):
+            if buffer.kind != manifest_pb2.WEIGHT:
+                continue
+            field = f"manifest.buffers[{i}] ({buffer.name})"
+            if buffer.resource_id not in sizes:
+                raise ContractError(f"{field}.resource_id", "a weight resource of the core",
+                                    buffer.resource_id)
+            end = buffer.resource_offset + buffer.resource_nbytes
+            if end > sizes[buffer.resource_id]:
+                raise ContractError(f"{field}.resource_nbytes",
+                                    f"an end at most {sizes[buffer.resource_id]}", end)
+        return manifest
+
+    def prepared(self, manifest: manifest_pb2.ExecutionManifest) -> PreparedContract:
+        """The validated contract. Raises ContractError."""
+        return decode(self.serving, manifest)
+
+    def tokenizer(self) -> bytes:
+        """`tokenizers` JSON."""
+        return self.read(core_pb2.TOKENIZER)
+
+    def chat_template(self) -> str:
+        """Jinja source, empty where the model has none."""
+        try:
+            return self.read(core_pb2.CHAT_TEMPLATE).decode()
+        except UnicodeDecodeError as error:
+            raise CoreError(self.path, f"chat template: not UTF-8 at byte {error.start}") from error
+
+    def token_bytes(self) -> TokenBytes:
+        """The byte table of the vocabulary."""
+        table = core_pb2.TokenBytes()
+        _parse(table, self.read(core_pb2.TOKEN_BYTES), self.path, "token bytes")
+        offsets = np.array(table.offsets, dtype=np.uint32)
+        count = len(table.special)
+        ordered = len(offsets) == count + 1 and offsets[0] == 0 and np.all(
+            offsets[1:] >= offsets[:-1]) and offsets[-1] == len(table.data)
+        if not ordered or len(table.fallback) != count:
+            raise CoreError(self.path, f"token bytes: offsets and flags do not describe {count} "
+                                       f"tokens of {len(table.data)} bytes")
+        return TokenBytes(
+            np.frombuffer(table.data, np.uint8), offsets, np.frombuffer(table.special, np.uint8),
+            np.frombuffer(table.fallback, np.uint8))
+
+    def weights(
+        self, trust: bool = False, progress: Callable[[int], None] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Resource id -> read-only uint8 array over the mapped file.
+
+        trust: skip the digests, for files that nobody else can write. progress: called with bytes
+        checked since its last call."""
+        mapped = {}
+        for weight in self.body.weights:
+            path = self.files[weight.id]
+            check_size(path, weight.nbytes, f"weight resource {weight.id}")
+            data = np.memmap(path, dtype=np.uint8, mode="r", shape=(weight.nbytes,))
+            mapped[weight.id] = np.asarray(data)
+            if not trust:
+                check_weight(weight, mapped[weight.id], path, progress)
+        return mapped
+
+
+def open_core(path: str | Path) -> Core:
+    """Opens a core folder: signature, format version, resource table and locations are checked.
+
+    Raises CoreError. Whether this user accepts the publisher is `acceptance.authorize`."""
+    folder = Path(path)
+    if not folder.exists():
+        raise CoreError(folder, "no such core")
+    index = folder / CORE_FILE
+    if not folder.is_dir() or not index.exists():
+        raise CoreError(folder, f"not a core: a core is a folder that holds {CORE_FILE}")
+    signed = core_pb2.SignedCore()
+    data = read_bounded(index, INDEX_NBYTES_MAX)
+    _parse(signed, data, index, "signed core")
+    if signed.SerializeToString() != data:
+        raise CoreError(index, "signed core: bytes that belong to no field, or a field given twice")
+    if not is_signed(signed.public_key, signed.signature, signed.body):
+        raise CoreError(index, "its signature does not match its contents; the file was changed "
+                               "or cut off")
+    body = core_pb2.CoreBody()
+    _parse(body, signed.body, index, "core body", strict=False)
+    if body.format_version != FORMAT_VERSION:
+        raise CoreError(index, f"format_version: expected {FORMAT_VERSION}, "
+                               f"got {body.format_version}")
+    _known(body, index)
+    _check_body(body, index)
+    return Core(folder, body, signed.public_key, _locate(body, folder))
+
+
+def _known(message: Message, place: Path) -> None:
+    try:
+        check_known(message, message.DESCRIPTOR.name)
+    except ContractError as error:
+        raise CoreError(place, str(error)) from error
+
+
+def _parse(message: Message, data: bytes, place: Path, what: str, strict: bool = True) -> None:
+    """Parses exactly one message. strict: unknown fields and enum numbers are refused here."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise CoreError(place, f"{what}: not a valid message") from error
+    if strict:
+        _known(message, place)
+
+
+def _check_body(body: core_pb2.CoreBody, index: Path) -> None:
+    """The resource table: ids, kinds, lengths and the number of digests."""
+    namespace = body.publisher_namespace
+    if not 0 < len(namespace) <= NAMESPACE_MAX or not namespace.isprintable():
+        raise CoreError(index, f"publisher_namespace: expected 1 to {NAMESPACE_MAX} printable "
+                               f"characters, got {len(namespace)}")
+    ids: set[str] = set()
+    kinds: set[int] = set()
+    resources: list[Resource] = [*body.executables, *body.weights]
+    for resource in resources:
+        name = f"resource {resource.id!r}"
+        if not resource.id or resource.id in ids:
+            raise CoreError(index, f"{name}: expected an id of its own")
+        ids.add(resource.id)
+        if isinstance(resource, core_pb2.WeightResource):
+            nbytes = resource.nbytes
+        else:
+            nbytes = resource.stored.nbytes
+            _check_executable(resource, kinds, index)
+        if not 0 < nbytes < 1 << 62:
+            raise CoreError(index, f"{name}: expected at least 1 stored byte, got {nbytes}")
+        if resource.chunk_nbytes != CHUNK_NBYTES:
+            raise CoreError(index, f"{name}: chunk_nbytes: expected {CHUNK_NBYTES}, "
+                                   f"got {resource.chunk_nbytes}")
+        count = chunk_count(nbytes)
+        if len(resource.chunk_sha256) != count:
+            raise CoreError(index, f"{name}: expected {count} chunk digests, "
+                                   f"got {len(resource.chunk_sha256)}")
+        if any(len(digest) != DIGEST_NBYTES for digest in resource.chunk_sha256):
+            raise CoreError(index, f"{name}: a chunk digest is not {DIGEST_NBYTES} bytes long")
+    for kind in RESOURCES:
+        if kind not in kinds:
+            raise CoreError(index, f"no resource of kind {core_pb2.ResourceKind.Name(kind)}")
+
+
+def _check_executable(
+    resource: core_pb2.ExecutableResource, kinds: set[int], index: Path,
+) -> None:
+    kind = core_pb2.ResourceKind.Name(resource.kind)
+    if resource.kind not in RESOURCES or resource.kind in kinds:
+        raise CoreError(index, f"resource {resource.id!r}: a kind that is executable and its own "
+                               f"expected, got {kind}")
+    kinds.add(resource.kind)
+    longest = RESOURCES[resource.kind][1]
+    if resource.decoded_nbytes > longest or resource.stored.nbytes > longest + CHUNK_NBYTES:
+        raise CoreError(index, f"resource {resource.id!r}: decoded_nbytes: at most {longest} for "
+                               f"{kind}, got {resource.decoded_nbytes}, stored in "
+                               f"{resource.stored.nbytes}")
+
+
+def _locate(body: core_pb2.CoreBody, folder: Path) -> dict[str, Path]:
+    """Resource id -> file inside the folder, for every resource of the body."""
+    place = folder / LOCATIONS_FILE
+    found = core_pb2.LocationSet()
+    _parse(found, read_bounded(place, LOCATIONS_NBYTES_MAX), place, "locations")
+    wanted = {part.id for part in body.executables} | {part.id for part in body.weights}
+    root = folder.resolve()
+    files: dict[str, Path] = {}
+    for location in found.locations:
+        name = location.resource_id
+        if name not in wanted or name in files:
+            raise CoreError(place, f"resource {name!r}: not a resource of the core, or named twice")
+        path = PurePosixPath(location.path)
+        plain = location.path and "\0" not in location.path and not path.is_absolute()
+        if not plain or ".." in path.parts or "\\" in location.path:
+            raise CoreError(place, f"resource {name!r}: expected a path inside the core, "
+                                   f"got {location.path!r}")
+        try:
+            resolved = (root / path).resolve()
+        except (OSError, RuntimeError) as error:
+            raise CoreError(place, f"resource {name!r}: {location.path!r} leads nowhere") from error
+        if not resolved.is_relative_to(root):
+            raise CoreError(place, f"resource {name!r}: {location.path!r} leads out of the core")
+        regular(resolved)
+        files[name] = resolved
+    for name in sorted(wanted - files.keys()):
+        raise CoreError(place, f"resource {name!r}: no location")
+    return files
