@@ -102,7 +102,7 @@ def token_bytes(tokenizer_json: bytes, vocabulary: int) -> core_pb2.TokenBytes:
     strings, added = strings_by_id(document), added_ids(document)
     if strings and max(strings) >= vocabulary:
         raise PreparationError(
-            f"tokenizer token {strings[max(strings)]!r}: expected an id below {vocabulary}, the rows "
+            f"tokenizer token {strings[max(strings)]!r}: expected an id below {vocabulary}, rows "
             f"of the embedding, got {max(strings)}"
         )
     data = bytearray()

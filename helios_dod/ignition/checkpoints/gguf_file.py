@@ -95,7 +95,7 @@ def open_gguf(path: Path) -> Checkpoint:
         raise PreparationError(f"{path}: one part of a split file; merge the parts first")
     tensors = {canonical(found.name): tensor(path, found) for found in reader.tensors}
     return Checkpoint(
-        name=str(fields.get("general.name") or path.stem),
+        name=path.stem,
         config=config(fields, tensors),
         tensors=tensors,
         text=text_data(path, fields.get),

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.prepared import PreparationError, Prepared
-from helios_dod.ignition.recipes import decoder
+from helios_dod.ignition.recipes import decoder, gpt2
 
 Recipe = Callable[[Checkpoint, Options], Prepared]
 RECIPES: dict[str, tuple[tuple[str, ...], Recipe]] = {  # name -> (architectures, recipe)
-    decoder.NAME: (decoder.ARCHITECTURES, decoder.prepare_decoder)
+    decoder.NAME: (decoder.ARCHITECTURES, decoder.prepare_decoder),
+    gpt2.NAME: (gpt2.ARCHITECTURES, gpt2.prepare_gpt2),
 }
 
 

@@ -1,0 +1,153 @@
+"""safetensors files, memory-mapped. Format: 8 bytes of header length, a JSON header with type,
+shape and byte range of every tensor, then the bytes (github.com/huggingface/safetensors).
+
+The library's numpy interface has no BF16, so the header is read here.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helios_dod.ignition.checkpoints.checkpoint import BLOCKS, Tensor
+from helios_dod.ignition.prepared import PreparationError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+KINDS = ("F32", "F16", "BF16")
+HEADER_BYTES_MAX = 100 << 20  # the format's own limit
+
+TOP_NAMES = {
+    "embed_tokens": "embedding",
+    "wte": "embedding",
+    "wpe": "positions",
+    "norm": "final_norm",
+    "ln_f": "final_norm",
+    "lm_head": "head",
+}
+LAYER_NAMES = {
+    "input_layernorm": "attention_norm",
+    "self_attn.q_proj": "query",
+    "self_attn.k_proj": "key",
+    "self_attn.v_proj": "value",
+    "self_attn.o_proj": "attention_output",
+    "self_attn.q_norm": "query_norm",
+    "self_attn.k_norm": "key_norm",
+    "post_attention_layernorm": "feed_norm",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+    "ln_1": "attention_norm",
+    "attn.c_attn": "query_key_value",
+    "attn.c_proj": "attention_output",
+    "ln_2": "feed_norm",
+    "mlp.c_fc": "up",
+    "mlp.c_proj": "down",
+}
+# Layers whose matrices are stored [inputs, outputs].
+TRANSPOSED = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}
+# Buffers that old files carry and that follow from the configuration.
+DERIVED = re.compile(r".*(rotary_emb\.inv_freq|\.attn\.bias|\.attn\.masked_bias)")
+LAYER = re.compile(r"(?:model\.layers|(?:transformer\.)?h)\.(\d+)\.(.+)\.(weight|bias)")
+TOP = re.compile(r"(?:model\.|transformer\.)?(\w+)\.(weight|bias)")
+
+
+def folder_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder by canonical name."""
+    tensors: dict[str, Tensor] = {}
+    for file, expected in weight_files(folder).items():
+        found = file_tensors(folder / file)
+        missing = sorted(expected - found.keys())
+        if missing:
+            raise PreparationError(f"{folder / file}: missing tensor {missing[0]}")
+        for name, tensor in found.items():
+            if not DERIVED.fullmatch(name):
+                key, transposed = canonical(name)
+                tensors[key] = transpose(tensor) if transposed else tensor
+    return tensors
+
+
+def weight_files(folder: Path) -> dict[str, set[str]]:
+    """File name -> tensors that the index promises in it; the single file needs no index."""
+    if (folder / SINGLE).exists():
+        return {SINGLE: set()}
+    index = folder / INDEX
+    if not index.exists():
+        raise PreparationError(f"checkpoint {folder}: missing file {SINGLE} or {INDEX}")
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreparationError(f"{index}: expected an object with weight_map: {error}") from error
+    files: dict[str, set[str]] = {}
+    for name, file in places.items():
+        if Path(file).name != file:
+            raise PreparationError(f"{index}: tensor {name}: expected a file name, got {file}")
+        files.setdefault(file, set()).add(name)
+    return files
+
+
+def file_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of one file by its own name."""
+    if not path.exists():
+        raise PreparationError(f"checkpoint {path.parent}: missing file {path.name}")
+    if path.stat().st_size < 8:
+        raise PreparationError(f"{path}: {path.stat().st_size} bytes, no safetensors header")
+    data = np.memmap(path, np.uint8, mode="r")
+    length = int(data[:8].view("<u8")[0])
+    if length > min(HEADER_BYTES_MAX, data.size - 8):
+        raise PreparationError(f"{path}: header of {length} bytes in a file of {data.size}")
+    try:
+        header = json.loads(data[8 : 8 + length].tobytes())
+    except ValueError as error:
+        raise PreparationError(f"{path}: header is not JSON: {error}") from error
+    body = data[8 + length :]
+    return {
+        name: file_tensor(path, name, entry, body)
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def file_tensor(path: Path, name: str, entry: dict[str, Any], body: np.ndarray) -> Tensor:
+    """One tensor over the mapped bytes of its file."""
+    kind, shape = entry["dtype"], tuple(entry["shape"])
+    first, last = entry["data_offsets"]
+    if kind not in KINDS:
+        if not DERIVED.fullmatch(name):
+            raise PreparationError(
+                f"{path}: tensor {name}: expected a type of {', '.join(KINDS)}, got {kind}"
+            )
+        return Tensor(name, "F32", (0,), lambda: np.zeros(0, np.uint8))
+    nbytes = int(np.prod(shape, dtype=np.int64)) * BLOCKS[kind][1]
+    if last - first != nbytes or not 0 <= first <= last <= body.size:
+        raise PreparationError(
+            f"{path}: tensor {name}: expected {nbytes} bytes of {body.size}, got {first}..{last}"
+        )
+    return Tensor(name, kind, shape, lambda: body[first:last])
+
+
+def canonical(name: str) -> tuple[str, bool]:
+    """Canonical name, and whether the matrix is stored transposed; unknown names stay."""
+    layer = LAYER.fullmatch(name)
+    if layer and layer[2] in LAYER_NAMES:
+        return (
+            f"layers.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}",
+            layer[3] == "weight" and layer[2] in TRANSPOSED,
+        )
+    top = TOP.fullmatch(name)
+    if top and top[1] in TOP_NAMES:
+        return f"{TOP_NAMES[top[1]]}.{top[2]}", False
+    return name, False
+
+
+def transpose(tensor: Tensor) -> Tensor:
+    """The matrix [columns, rows] of a stored [rows, columns]."""
+    rows, columns = tensor.shape
+    element = np.dtype(f"V{BLOCKS[tensor.kind][1]}")
+
+    def read() -> np.ndarray:
+        stored = tensor.data.view(element).reshape(rows, columns)
+        return np.ascontiguousarray(stored.T).reshape(-1).view(np.uint8)
+
+    return Tensor(tensor.name, tensor.kind, (columns, rows), read)
