@@ -126,16 +126,19 @@ def _tail(width: int) -> str:
 def _check_live_counts(
     manifest: wire.ExecutionManifest, bindings: tuple[PreparedBinding, ...], field: str,
 ) -> None:
-    """Every program is told how many rows are live: its operations loop to these counts."""
-    sources = {made.buffer: made.source for made in bindings}
+    """Every program is told how many rows are live, or 0: its operations loop to these counts."""
+    bound = {made.buffer: made for made in bindings}
     wanted = ((manifest.live_lanes, contract.LIVE_LANES),
               (manifest.live_packed, contract.LIVE_PACKED),
               (manifest.live_sampled, contract.LIVE_SAMPLED))
     for buffer, source in wanted:
-        require(sources.get(buffer) == source, f"{field}.bindings",
-                f"{contract.ValueSource.Name(source)} to {manifest.buffers[buffer].name}",
-                "none" if buffer not in sources
-                else contract.ValueSource.Name(sources[buffer]))
+        made = bound.get(buffer)
+        told = made is not None and (made.source == source or (
+            made.source == contract.CONSTANT and made.constant == 0))
+        got = "none" if made is None else contract.ValueSource.Name(made.source)
+        require(told, f"{field}.bindings",
+                f"{contract.ValueSource.Name(source)}, or CONSTANT 0, to "
+                f"{manifest.buffers[buffer].name}", got)
 
 
 def _check_lengths(
