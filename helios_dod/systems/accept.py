@@ -4,8 +4,14 @@ from helios_dod.system import kernel, system
 from helios_dod.tables.requests import finish_request
 from helios_dod.tables.tokens import append_token
 from helios_dod.terms import (
-    FINISH_DEVICE_ERROR, FINISH_NON_FINITE, FRAME_ACCEPTED, FRAME_FINISHED, OP_INITIALIZE,
-    SLOT_DRAINING, STATUS_CANCELLED, STATUS_NON_FINITE,
+    FINISH_DEVICE_ERROR,
+    FINISH_NON_FINITE,
+    FRAME_ACCEPTED,
+    FRAME_FINISHED,
+    OP_INITIALIZE,
+    SLOT_DRAINING,
+    STATUS_CANCELLED,
+    STATUS_NON_FINITE,
 )
 
 

@@ -3,8 +3,16 @@
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.terms import (
-    FLAG_PENALTIES, FRAME_COMPOSED, FREE, OP_DECODE, OP_INITIALIZE, OP_MIXED, OP_PREFILL,
-    SLOT_ADMITTED, SLOT_DECODE, SLOT_PREFILL,
+    FLAG_PENALTIES,
+    FRAME_COMPOSED,
+    FREE,
+    OP_DECODE,
+    OP_INITIALIZE,
+    OP_MIXED,
+    OP_PREFILL,
+    SLOT_ADMITTED,
+    SLOT_DECODE,
+    SLOT_PREFILL,
 )
 
 

@@ -4,15 +4,46 @@ from helios_dod.limits import BIAS_MAX, EOS_MAX
 from helios_dod.system import kernel, system
 from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
-    FRAME_COMPOSED, FRAME_PACKED, HISTOGRAM_PROMPT, INDEX_SUBMISSION_ROW, SOURCE_BIAS_COUNT,
-    SOURCE_BIAS_TOKENS, SOURCE_BIAS_VALUES, SOURCE_CONSTANT, SOURCE_CONSUMED,
-    SOURCE_FREQUENCY_PENALTY, SOURCE_GENERATED, SOURCE_GENERATION, SOURCE_LANE, SOURCE_LIVE_LANES,
-    SOURCE_LIVE_PACKED, SOURCE_LIVE_SAMPLED, SOURCE_MIN_P, SOURCE_OUTPUT_LIMIT,
-    SOURCE_OUTPUT_MINIMUM, SOURCE_PAGE_COPY_COUNT, SOURCE_PAGE_UPDATE_COUNT, SOURCE_PAGE_UPDATES,
-    SOURCE_PENDING_TOKEN, SOURCE_POSITION, SOURCE_PRESENCE_PENALTY, SOURCE_PROMPT_HISTOGRAM,
-    SOURCE_QUERY_LENGTH, SOURCE_QUERY_START, SOURCE_REPETITION_PENALTY, SOURCE_SAMPLE_ROW,
-    SOURCE_SEED, SOURCE_SLOT, SOURCE_STOP_TOKENS, SOURCE_TEMPERATURE, SOURCE_TOKEN, SOURCE_TOP_K,
-    SOURCE_TOP_LOGPROBS, SOURCE_TOP_P,
+    FRAME_COMPOSED,
+    FRAME_PACKED,
+    HISTOGRAM_PROMPT,
+    INDEX_SCALAR,
+    INDEX_SUBMISSION_ROW,
+    SOURCE_BIAS_COUNT,
+    SOURCE_BIAS_TOKENS,
+    SOURCE_BIAS_VALUES,
+    SOURCE_CONSTANT,
+    SOURCE_CONSUMED,
+    SOURCE_FREQUENCY_PENALTY,
+    SOURCE_GENERATED,
+    SOURCE_GENERATION,
+    SOURCE_LANE,
+    SOURCE_LIVE_LANES,
+    SOURCE_LIVE_PACKED,
+    SOURCE_LIVE_SAMPLED,
+    SOURCE_MIN_P,
+    SOURCE_OUTPUT_LIMIT,
+    SOURCE_OUTPUT_MINIMUM,
+    SOURCE_PAGE_COPIES,
+    SOURCE_PAGE_COPY_COUNT,
+    SOURCE_PAGE_UPDATE_COUNT,
+    SOURCE_PAGE_UPDATES,
+    SOURCE_PENDING_TOKEN,
+    SOURCE_POSITION,
+    SOURCE_PRESENCE_PENALTY,
+    SOURCE_PROMPT_HISTOGRAM,
+    SOURCE_QUERY_LENGTH,
+    SOURCE_QUERY_START,
+    SOURCE_REPETITION_PENALTY,
+    SOURCE_SAMPLE_ROW,
+    SOURCE_SEED,
+    SOURCE_SLOT,
+    SOURCE_STOP_TOKENS,
+    SOURCE_TEMPERATURE,
+    SOURCE_TOKEN,
+    SOURCE_TOP_K,
+    SOURCE_TOP_LOGPROBS,
+    SOURCE_TOP_P,
 )
 
 
@@ -175,11 +206,13 @@ def pack_binding(world, frame, binding, batch):
     """Writes one binding of the frame's program; inactive submission rows get its padding."""
     bindings, words = world[0].bindings, world[0].staging.words[frame]
     source, first, width = bindings.source[binding], bindings.first[binding], bindings.words[binding]
-    if bindings.rows[binding] == 0:
-        words[first] = scalar_value(world, frame, source, bindings.constant[binding])
-        return
     if source == SOURCE_PAGE_UPDATES:
         pack_updates(world, frame, first, words)
+        return
+    if source == SOURCE_PAGE_COPIES:
+        return  # PAGE_COPY_COUNT is 0
+    if bindings.indexing[binding] == INDEX_SCALAR:
+        words[first] = scalar_value(world, frame, source, bindings.constant[binding])
         return
     if pack_tokens(world, frame, binding, words):
         return

@@ -6,8 +6,17 @@ from helios_dod.tables.requests import finish_request, take_request, waiting_ins
 from helios_dod.tables.rings import egress_room, payload_index
 from helios_dod.tables.tokens import take_blocks
 from helios_dod.terms import (
-    EGRESS_REJECTED, FINISH_CANCELLED, FINISH_DEADLINE, INGRESS_CANCEL, REJECT_BLOCKS, REJECT_CONTEXT,
-    REJECT_EMPTY, REJECT_PAGES, REJECT_VOCABULARY, RUNNING, WAITING,
+    EGRESS_REJECTED,
+    FINISH_CANCELLED,
+    FINISH_DEADLINE,
+    INGRESS_CANCEL,
+    REJECT_BLOCKS,
+    REJECT_CONTEXT,
+    REJECT_EMPTY,
+    REJECT_PAGES,
+    REJECT_VOCABULARY,
+    RUNNING,
+    WAITING,
 )
 
 

@@ -5,7 +5,12 @@ from helios_dod.system import kernel, system
 from helios_dod.tables.requests import finish_request, queue_emit
 from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
-    FINISH_EOS, FINISH_LIMIT, FINISH_STOP_TOKEN, FRAME_ACCEPTED, RUNNING, SLOT_DECODE,
+    FINISH_EOS,
+    FINISH_LIMIT,
+    FINISH_STOP_TOKEN,
+    FRAME_ACCEPTED,
+    RUNNING,
+    SLOT_DECODE,
 )
 
 

@@ -1,0 +1,164 @@
+"""The loop: clock, edges in, tick, launch, edges out. No policy.
+
+An embedded engine starts no process, opens no port and installs no signal handler; the caller drives
+`step`, or `run` with a stop condition.
+"""
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.schedule import tick
+from helios_dod.system import kernel, load_acquire
+from helios_dod.terms import FRAME_SUBMITTED, FREE
+
+IDLE_WAIT_S = 0.5  # an idle engine looks around this often, should a wake-up ever be missed
+
+
+@kernel
+def begin(world, now_ns, finished_sequence):
+    """Time and fences enter the world; frames not yet launched have a larger sequence."""
+    world[0].clock.tick += 1
+    world[0].clock.now_ns = now_ns
+    world[0].frames.finished_sequence = finished_sequence
+
+
+@kernel
+def to_launch(world, launched, out):
+    """(frame, program, sequence) of frames submitted after `launched`, in order; their count."""
+    frames = world[0].frames
+    count = 0
+    for sequence in range(launched + 1, frames.next_sequence):
+        for frame in range(frames.state.shape[0]):
+            if frames.state[frame] == FRAME_SUBMITTED and frames.sequence[frame] == sequence:
+                out[count, 0], out[count, 1], out[count, 2] = frame, frames.program[frame], sequence
+                count += 1
+    return count
+
+
+@kernel
+def busy(world):
+    """True while a frame is in flight or something waits for room."""
+    for frame in range(world[0].frames.state.shape[0]):
+        if world[0].frames.state[frame] != FREE:
+            return True
+    requests = world[0].requests
+    return requests.emit_end > requests.emit_first
+
+
+@kernel
+def undelivered(world):
+    """Rows that wait for room in an egress ring."""
+    return world[0].requests.emit_end - world[0].requests.emit_first
+
+
+@kernel
+def ingress_waiting(world):
+    """Rows in all ingress rings."""
+    ring = world[0].ingress
+    count = 0
+    for frontend in range(ring.kind.shape[0]):
+        count += load_acquire(ring.end[frontend], 0) - ring.first[frontend, 0]
+    return count
+
+
+@kernel
+def egress_ends(world, out):
+    """Egress end position of every frontend, into int64 [frontends_max]."""
+    for frontend in range(out.shape[0]):
+        out[frontend] = world[0].egress.end[frontend, 0]
+
+
+class Engine:
+    """The scheduler of one world over one executor.
+
+    clock: nanoseconds from a monotonic origin. programs: world program row -> manifest program index.
+    """
+
+    def __init__(self, world: np.ndarray, executor: Executor,
+                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.world, self.executor, self.clock = world, executor, clock
+        self._launched = int(world[0]["frames"]["next_sequence"]) - 1
+        self._launches = np.zeros((len(world[0]["frames"]["state"]), 3), np.int64)
+        self._ends = np.zeros(len(world[0]["egress"]["kind"]), np.int64)
+        self._seen = self._ends.copy()
+        self.failure: DeviceError | None = None
+
+    def step(self) -> bool:
+        """One tick and its launches. True if a frame was launched."""
+        begin(self.world, self.clock(), self._poll())
+        tick(self.world)
+        return self.launch()
+
+    def launch(self) -> bool:
+        """Hands every newly submitted frame to the executor. True if there was one."""
+        count = to_launch(self.world, self._launched, self._launches)
+        for frame, program, sequence in self._launches[:count].tolist():
+            self._launch(frame, program, sequence)
+        return bool(count)
+
+    def _poll(self) -> int:
+        """Newest finished sequence; after a device error, every launched frame counts as failed."""
+        try:
+            return self.executor.poll()
+        except DeviceError as error:
+            self._fail(error)
+            return self._launched
+
+    def _launch(self, frame: int, program: int, sequence: int) -> None:
+        self._launched = sequence
+        if self.failure is None:
+            try:
+                self.executor.submit(frame, program, sequence)
+                return
+            except DeviceError as error:
+                self._fail(error)
+        self.world[0]["frames"]["error"][frame] = 1
+
+    def _fail(self, error: DeviceError) -> None:
+        """A device error is final: frames in flight fail their requests, later ones fail at launch."""
+        self.failure = self.failure or error
+        submitted = self.world[0]["frames"]["state"] == FRAME_SUBMITTED
+        self.world[0]["frames"]["error"][submitted] = 1
+
+    def woken_frontends(self) -> list[int]:
+        """Frontends that got events since the last call."""
+        egress_ends(self.world, self._ends)
+        rows = np.nonzero(self._ends != self._seen)[0]
+        self._seen[:] = self._ends
+        return rows.tolist()
+
+    def idle(self) -> bool:
+        """Nothing in flight, nothing received, nothing undelivered."""
+        return not busy(self.world) and ingress_waiting(self.world) == 0
+
+    def run(self, stop: Callable[[], bool], wake: int = -1,
+            notify: Callable[[int], None] | None = None) -> None:
+        """Steps until stop() is true. wake: an eventfd written by frontends; notify: called with each
+        frontend that has new events. Blocks, without polling, on the executor and on `wake`."""
+        poller = select.poll()
+        poller.register(self.executor.descriptor(), select.POLLIN)
+        if wake >= 0:
+            poller.register(wake, select.POLLIN)
+        while not stop():
+            launched = self.step()
+            if notify is not None:
+                for frontend in self.woken_frontends():
+                    notify(frontend)
+            if launched:
+                continue
+            timeout = 1 if undelivered(self.world) else int(IDLE_WAIT_S * 1e3)
+            for descriptor, _ in poller.poll(timeout):
+                drain_eventfd(descriptor)
+
+
+def drain_eventfd(descriptor: int) -> None:
+    """Resets a non-blocking eventfd."""
+    try:
+        os.eventfd_read(descriptor)
+    except BlockingIOError:
+        pass

@@ -1,0 +1,260 @@
+"""The simulated executor: a virtual device over shadow contents. It computes no model.
+
+Every cache record holds a hash of the token at its position and of the record before it, read through
+the page table as a kernel would read it; a token is drawn from the last record. So a wrong page, a
+stale table entry or a skipped write changes the tokens. `expected_tokens` computes the same from the
+token list alone.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from helios_dod.contract.prepared import PreparedContract
+from helios_dod.executors.base import Geometry
+from helios_dod.limits import EOS_MAX
+from helios_dod.system import kernel
+from helios_dod.terms import (
+    OP_INITIALIZE,
+    SOURCE_CONSUMED,
+    SOURCE_GENERATION,
+    SOURCE_LIVE_LANES,
+    SOURCE_LIVE_SAMPLED,
+    SOURCE_OUTPUT_LIMIT,
+    SOURCE_OUTPUT_MINIMUM,
+    SOURCE_PAGE_UPDATE_COUNT,
+    SOURCE_PAGE_UPDATES,
+    SOURCE_PENDING_TOKEN,
+    SOURCE_QUERY_LENGTH,
+    SOURCE_QUERY_START,
+    SOURCE_SEED,
+    SOURCE_SLOT,
+    SOURCE_STOP_TOKENS,
+    SOURCE_TOKEN,
+    STATUS_EOS,
+    STATUS_LIMIT,
+    STATUS_NON_FINITE,
+    STATUS_RUNNING,
+)
+
+SOURCES = 64
+EMPTY_HISTORY = 0x243F6A8885A308D3  # the record before the first token
+NONE = -1
+
+
+@kernel
+def mix(value):
+    """SplitMix64's finaliser, over uint64 (Steele, Lea and Flood 2014)."""
+    value = np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@kernel
+def record(previous, token):
+    """The shadow record of a position: its token chained to the record before it."""
+    return mix(np.uint64(previous) ^ (np.uint64(token) * np.uint64(0xD6E8FEB86659FD93)))
+
+
+@kernel
+def draw(history, seed, vocabulary):
+    """The token that follows a history."""
+    return np.int32(mix(history ^ np.uint64(seed)) % np.uint64(vocabulary))
+
+
+@kernel
+def initialize(words, at, seeds, limits, minimums, stops, generated, status):
+    """Copies the admission values of the frame's lanes to their slots."""
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        slot = words[at[SOURCE_SLOT] + lane]
+        low = np.uint64(np.uint32(words[at[SOURCE_SEED] + 2 * lane]))
+        high = np.uint64(np.uint32(words[at[SOURCE_SEED] + 2 * lane + 1]))
+        seeds[slot] = low | (high << np.uint64(32))
+        limits[slot] = words[at[SOURCE_OUTPUT_LIMIT] + lane]
+        minimums[slot] = words[at[SOURCE_OUTPUT_MINIMUM] + lane]
+        for i in range(EOS_MAX):
+            stops[slot, i] = words[at[SOURCE_STOP_TOKENS] + lane * EOS_MAX + i]
+        generated[slot] = 0
+        status[slot] = STATUS_RUNNING
+
+
+@kernel
+def consume(words, at, lane, slot, page_tokens, table, cache, pending):
+    """Writes the lane's records through the page table; the last one."""
+    start, position = words[at[SOURCE_QUERY_START] + lane], words[at[SOURCE_CONSUMED] + lane]
+    history = np.uint64(EMPTY_HISTORY)
+    if position > 0:
+        before = position - 1
+        history = cache[table[slot, before // page_tokens], before % page_tokens]
+    for i in range(words[at[SOURCE_QUERY_LENGTH] + lane]):
+        token = np.int32(NONE)
+        if at[SOURCE_PENDING_TOKEN] >= 0:
+            token = words[at[SOURCE_PENDING_TOKEN] + lane]
+        elif at[SOURCE_TOKEN] >= 0:
+            token = words[at[SOURCE_TOKEN] + start + i]
+        if token < 0:
+            token = pending[slot]
+        history = record(history, token)
+        cache[table[slot, (position + i) // page_tokens], (position + i) % page_tokens] = history
+    return history
+
+
+@kernel
+def advance(slot, token, limits, minimums, stops, generated, status):
+    """EOS and limit on the device, as every executor applies them."""
+    generated[slot] += 1
+    if generated[slot] > minimums[slot]:
+        for i in range(EOS_MAX):
+            if stops[slot, i] == token:
+                status[slot] = STATUS_EOS
+                return
+    if generated[slot] >= limits[slot]:
+        status[slot] = STATUS_LIMIT
+
+
+@kernel
+def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending, seeds, limits,
+                minimums, stops, generated, status):
+    """Page-table updates, then every lane: records, draw, completion."""
+    words, done = world[0].staging.words[frame], world[0].completions
+    for i in range(words[at[SOURCE_PAGE_UPDATE_COUNT]]):
+        base = at[SOURCE_PAGE_UPDATES] + 3 * i
+        table[words[base], words[base + 1]] = words[base + 2]
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        slot = words[at[SOURCE_SLOT] + lane]
+        history = consume(words, at, lane, slot, page_tokens, table, cache, pending)
+        emitted = 0
+        if lane < words[at[SOURCE_LIVE_SAMPLED]] and status[slot] == STATUS_RUNNING:
+            token = draw(history, seeds[slot], vocabulary)
+            pending[slot] = token
+            done.tokens[frame, lane, 0] = token
+            emitted = 1
+            advance(slot, token, limits, minimums, stops, generated, status)
+        done.slot[frame, lane] = slot
+        done.generation[frame, lane] = words[at[SOURCE_GENERATION] + lane]
+        done.status[frame, lane] = status[slot]
+        done.offered[frame, lane] = 0
+        done.accepted[frame, lane] = 0
+        done.emitted[frame, lane] = emitted
+        done.endpoint[frame, lane] = (
+            words[at[SOURCE_CONSUMED] + lane] + words[at[SOURCE_QUERY_LENGTH] + lane])
+        done.cursor[frame, lane] = -1
+        done.reserved[frame, lane] = -1
+
+
+@dataclass
+class VirtualClock:
+    """Nanoseconds that pass only when told to."""
+
+    now_ns: int = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@dataclass(frozen=True)
+class FixedCost:
+    """Nanoseconds of a program: a constant and a part for every packed token."""
+
+    program_ns: int = 1_000_000
+    packed_ns: int = 10_000
+
+    def __call__(self, packed: int) -> int:
+        return self.program_ns + self.packed_ns * packed
+
+
+class SimulatedExecutor:
+    """Executor of virtual time: a program's results appear when the clock reaches its end."""
+
+    name = "simulated"
+
+    def __init__(self, contract: PreparedContract, clock: VirtualClock,
+                 cost: Callable[[int], int] = FixedCost()) -> None:
+        self.contract, self.clock, self.cost = contract, clock, cost
+        self._ends: list[tuple[int, int, int, int]] = []  # (end, sequence, frame, program), oldest first
+        self._finished = 0
+        self._free_ns = 0
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def load(self, manifest: object, geometry: Geometry, weights: Mapping[str, np.ndarray],
+             staging_first: Mapping[int, int], world: np.ndarray) -> None:
+        """Makes the shadow contents; weights are not used."""
+        self.world, self.page_tokens = world, geometry.page_tokens
+        slots = geometry.slots
+        self.table = np.zeros((slots, geometry.pages_per_request), np.int32)
+        self.cache = np.zeros((geometry.pages, geometry.page_tokens), np.uint64)
+        self.pending = np.zeros(slots, np.int32)
+        self.seeds = np.zeros(slots, np.uint64)
+        self.limits, self.minimums = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
+        self.stops = np.zeros((slots, EOS_MAX), np.int32)
+        self.generated, self.status = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
+        self.at = np.full((len(self.contract.programs), SOURCES), NONE, np.int64)
+        for row, program in enumerate(self.contract.programs):
+            for binding in program.bindings:
+                self.at[row, binding.source] = staging_first[binding.buffer]
+
+    def submit(self, frame: int, program: int, sequence: int) -> None:
+        """Queues a program behind the one before it."""
+        packed = int(self.world[0]["frames"]["packed_count"][frame])
+        self._free_ns = max(self._free_ns, self.clock()) + self.cost(packed)
+        self._ends.append((self._free_ns, sequence, frame, program))
+
+    def next_end(self) -> int | None:
+        """When the oldest program in flight ends, or None."""
+        return self._ends[0][0] if self._ends else None
+
+    def poll(self) -> int:
+        """Runs every program whose end has come."""
+        while self._ends and self._ends[0][0] <= self.clock():
+            _, sequence, frame, program = self._ends.pop(0)
+            self._run(frame, program)
+            self._finished = sequence
+        return self._finished
+
+    def _run(self, frame: int, program: int) -> None:
+        at = self.at[program]
+        if self.contract.programs[program].operation == OP_INITIALIZE:
+            initialize(self.world[0]["staging"]["words"][frame], at, self.seeds, self.limits,
+                       self.minimums, self.stops, self.generated, self.status)
+            return
+        run_program(self.world, frame, at, self.page_tokens, self.contract.vocabulary, self.table,
+                    self.cache, self.pending, self.seeds, self.limits, self.minimums, self.stops,
+                    self.generated, self.status)
+
+    def poison(self, slot: int) -> None:
+        """Makes a slot's logits non-finite, as a fault would: its next programs report that."""
+        self.status[slot] = STATUS_NON_FINITE
+
+    def descriptor(self) -> int:
+        """Never readable: virtual time does not pass by itself."""
+        return self._descriptor
+
+    def drain(self) -> None:
+        """Advances the clock to the last end."""
+        if self._ends:
+            self.clock.now_ns = max(self.clock.now_ns, self._ends[-1][0])
+        self.poll()
+
+    def close(self) -> None:
+        """Drains."""
+        self.drain()
+        os.close(self._descriptor)
+
+
+def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit: int,
+                    output_minimum: int, eos: tuple[int, ...], stop_ids: tuple[int, ...]) -> list[int]:
+    """What the simulated device answers, from the token list alone: the naive oracle."""
+    history = np.uint64(EMPTY_HISTORY)
+    for token in prompt:
+        history = np.uint64(record(history, np.int32(token)))
+    answer: list[int] = []
+    while len(answer) < output_limit:
+        token = int(draw(history, np.uint64(seed), vocabulary))
+        answer.append(token)
+        if (token in eos and len(answer) > output_minimum) or token in stop_ids:
+            break
+        history = np.uint64(record(history, np.int32(token)))
+    return answer

@@ -1,0 +1,66 @@
+"""python -m helios_dod.perf: measures the engine. `tick` is the host cost of a tick per system."""
+
+import argparse
+import json
+import platform
+import sys
+
+from helios_dod import __version__
+
+
+def machine() -> dict[str, str]:
+    """What a result depends on."""
+    import numba
+    import numpy
+
+    return {"python": platform.python_version(), "numba": numba.__version__,
+            "numpy": numpy.__version__, "helios": __version__, "processor": processor()}
+
+
+def processor() -> str:
+    """The processor's own name."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def tick(options: argparse.Namespace) -> int:
+    """Prints the cost of a tick for each number of lanes."""
+    from helios_dod.perf.tick import Load, run
+
+    results = [run(Load(lanes, options.context, options.ticks)) for lanes in options.lanes]
+    if options.json:
+        print(json.dumps({"machine": machine(), "results": results}))
+        return 0
+    for result in results:
+        whole = result["tick"]
+        print(f"{result['lanes']} lanes: {whole['median_us']} us a tick, p99 {whole['p99_us']} us")
+        for name, part in result["systems"].items():
+            print(f"    {name:10} {part['median_us']:9.2f}  p99 {part['p99_us']:9.2f}")
+    return 0
+
+
+def lane_list(text: str) -> list[int]:
+    """Comma-separated lane counts."""
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m helios_dod.perf", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("tick", help="host cost of a tick and of each system")
+    command.add_argument("--lanes", type=lane_list, default=[1, 32, 256],
+                         help="decoding lanes, comma-separated (default 1,32,256)")
+    command.add_argument("--context", type=int, default=1050, help="prompt tokens of each lane")
+    command.add_argument("--ticks", type=int, default=500, help="timed ticks")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(run=tick)
+    options = parser.parse_args()
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

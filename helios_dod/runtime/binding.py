@@ -1,0 +1,78 @@
+"""Resolves a prepared contract into the world's tables: settings, programs, bindings, cache."""
+
+import numpy as np
+
+from helios_dod.contract.prepared import PreparedContract, PreparedProgram
+from helios_dod.executors.base import Geometry
+from helios_dod.runtime.selection import Selection
+from helios_dod.world import fill_free
+
+STAGING_ALIGN_WORDS = 16  # every staged buffer starts on a cache line
+
+
+def staged_buffers(contract: PreparedContract) -> dict[int, tuple]:
+    """STAGING buffer index -> (rows extent, words a row), of every bound buffer."""
+    return {binding.buffer: (binding.rows, binding.words)
+            for program in contract.programs for binding in program.bindings}
+
+
+def staging_layout(contract: PreparedContract, geometry: Geometry) -> tuple[dict[int, int], int]:
+    """(STAGING buffer index -> first word in a frame's staging, words of a frame)."""
+    first, cursor = {}, 0
+    for buffer, (rows, words) in sorted(staged_buffers(contract).items()):
+        first[buffer] = cursor
+        cursor += geometry.extent(rows.symbol, rows.multiplier) * words
+        cursor = -(-cursor // STAGING_ALIGN_WORDS) * STAGING_ALIGN_WORDS
+    return first, cursor
+
+
+def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry: Geometry,
+                 first: dict[int, int]) -> None:
+    """Fills one row of `programs` and its rows of `bindings`."""
+    programs, bindings = world[0]["programs"], world[0]["bindings"]
+    programs["operation"][row] = program.operation
+    programs["host_pending"][row] = program.host_pending
+    programs["histogram"][row] = program.histogram
+    programs["batch"][row] = program.batch
+    programs["drafts"][row] = program.drafts
+    programs["width"][row] = program.width
+    programs["packed"][row] = program.packed
+    start = int(bindings["binding_count"])
+    programs["binding_first"][row] = start
+    programs["binding_count"][row] = len(program.bindings)
+    for at, binding in enumerate(program.bindings, start):
+        rows = geometry.extent(binding.rows.symbol, binding.rows.multiplier)
+        bindings["source"][at] = binding.source
+        bindings["indexing"][at] = binding.indexing
+        bindings["words"][at] = binding.words
+        bindings["first"][at] = first[binding.buffer]
+        bindings["rows"][at] = rows
+        bindings["offset"][at] = binding.offset
+        bindings["padding"][at] = binding.padding
+        bindings["constant"][at] = binding.constant
+    bindings["binding_count"] = start + len(program.bindings)
+
+
+def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) -> dict[int, int]:
+    """Fills a fresh world; the staging layout (STAGING buffer index -> first word).
+
+    A program's row is its index in the manifest; rows of programs not selected stay unused."""
+    geometry = selection.geometry
+    settings = world[0]["settings"]
+    settings["page_tokens"] = geometry.page_tokens
+    settings["context_tokens"] = selection.context_tokens
+    settings["vocabulary"] = contract.vocabulary
+    settings["input_vocabulary"] = contract.input_vocabulary
+    settings["slot_count"] = geometry.slots
+    settings["prefill_tokens"] = selection.prefill_tokens
+    settings["cursor_lag"] = contract.cache.cursor_lag_tokens
+    settings["host_pending"] = selection.host_pending
+    world[0]["frames"]["frame_count"] = selection.frames
+    fill_free(world[0]["pages"], geometry.pages)
+    world[0]["pages"]["page_count"] = geometry.pages
+    fill_free(world[0]["slots"], geometry.slots)
+    first, _ = staging_layout(contract, geometry)
+    for index in selection.programs:
+        bind_program(world, index, contract.programs[index], geometry, first)
+    world[0]["programs"]["program_count"] = len(contract.programs)
+    return first

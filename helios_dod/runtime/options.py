@@ -1,0 +1,27 @@
+"""What the server asks of an engine process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def never() -> bool:
+    """The default of EngineOptions.stopping."""
+    return False
+
+
+def nothing() -> None:
+    """The default of EngineOptions.ready."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Choices of the user (0: the engine chooses), and the engine's two calls to its server.
+
+    An engine that cannot go on raises; the message is shown as the cause."""
+
+    max_active: int = 0  # requests that run at once
+    context_tokens: int = 0  # of prompt and output of one request
+    cache_bytes: int = 0
+    threads: int = 0
+    stopping: Callable[[], bool] = never  # True: end, after draining the device
+    ready: Callable[[], None] = nothing  # call once, when requests are served

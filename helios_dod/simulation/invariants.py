@@ -1,0 +1,131 @@
+"""What must hold between systems: counts add up, links agree, nothing is owned twice."""
+
+import numpy as np
+
+from helios_dod.limits import NO_ROW
+from helios_dod.terms import (
+    FINISHED,
+    FRAME_SUBMITTED,
+    FREE,
+    PAGE_PRIVATE,
+    RUNNING,
+    SLOT_DRAINING,
+    WAITING,
+)
+
+
+class Violation(AssertionError):
+    """An invariant that does not hold: table, row and value."""
+
+
+def require(held: bool, what: str) -> None:
+    """Raises Violation unless `held`."""
+    if not held:
+        raise Violation(what)
+
+
+def check_free(table: np.void, name: str, rows: int) -> None:
+    """The free stack holds exactly the FREE rows, each once."""
+    count = int(table["free_count"])
+    stack = table["free"][:count]
+    free = np.nonzero(table["state"][:rows] == FREE)[0]
+    require(np.array_equal(np.sort(stack), free),
+            f"{name}: free stack {sorted(stack.tolist())}, FREE rows {free.tolist()}")
+
+
+def check_requests(w: np.void) -> None:
+    """States, the waiting list, links to slots, blocks of the token arena."""
+    r = w["requests"]
+    check_free(r, "requests", len(r["state"]))
+    listed, row, previous = [], int(r["waiting_first"]), NO_ROW
+    for _ in range(int(r["waiting_count"])):
+        require(int(r["waiting_previous"][row]) == previous, f"requests[{row}].waiting_previous")
+        listed.append(row)
+        previous, row = row, int(r["waiting_next"][row])
+    require(row == NO_ROW and int(r["waiting_last"]) == previous, "requests.waiting_last")
+    waiting = np.nonzero(r["state"] == WAITING)[0].tolist()
+    require(sorted(listed) == waiting, f"requests: waiting list {listed}, WAITING rows {waiting}")
+    order = [int(r["priority"][row]) for row in listed]
+    require(order == sorted(order), f"requests: priorities in the waiting list {order}")
+    for row in np.nonzero(r["state"] != FREE)[0]:
+        slot = int(r["slot"][row])
+        require((slot != NO_ROW) or r["state"][row] != RUNNING, f"requests[{row}].slot")
+        require(slot == NO_ROW or int(w["slots"]["request"][slot]) == row, f"requests[{row}].slot {slot}")
+        count, prompt = int(r["token_count"][row]), int(r["prompt_count"][row])
+        require(prompt <= count <= prompt + int(r["output_limit"][row]), f"requests[{row}].token_count")
+        require(0 <= int(r["emitted_count"][row]) <= count - prompt, f"requests[{row}].emitted_count")
+        require((r["finish"][row] != 0) == (r["state"][row] == FINISHED), f"requests[{row}].finish")
+
+
+def check_tokens(w: np.void) -> None:
+    """Every block is free or belongs to the request that lists it."""
+    t, r = w["tokens"], w["requests"]
+    owned = {}
+    for row in np.nonzero(r["state"] != FREE)[0]:
+        for index in range(int(r["block_count"][row])):
+            owned[int(r["blocks"][row, index])] = int(row)
+    for block, owner in owned.items():
+        require(int(t["owner"][block]) == owner, f"tokens[{block}].owner {t['owner'][block]}")
+    require(len(owned) + int(t["free_count"]) == len(t["owner"]), f"tokens.free_count {t['free_count']}")
+
+
+def check_slots(w: np.void) -> None:
+    """Endpoints, page counts, frames in flight, the live list."""
+    s = w["slots"]
+    rows = int(w["settings"]["slot_count"])
+    check_free(s, "slots", rows)
+    live = s["live"][: int(s["live_count"])].tolist()
+    require(sorted(live) == np.nonzero(s["state"][:rows] != FREE)[0].tolist(), f"slots.live {live}")
+    in_flight = np.zeros(len(s["state"]), int)
+    for frame in np.nonzero(w["frames"]["state"] >= FRAME_SUBMITTED)[0]:
+        if w["frames"]["state"][frame] in (FRAME_SUBMITTED, FRAME_SUBMITTED + 1):
+            for lane in range(int(w["frames"]["lane_count"][frame])):
+                in_flight[w["lanes"]["slot"][frame, lane]] += 1
+    for slot in live:
+        require(int(s["in_flight"][slot]) == in_flight[slot],
+                f"slots[{slot}].in_flight {s['in_flight'][slot]}, frames hold {in_flight[slot]}")
+        require(0 <= s["consumed"][slot] <= s["scheduled"][slot], f"slots[{slot}].consumed")
+        held = int(s["page_count"][slot]) * int(w["settings"]["page_tokens"])
+        require(held >= int(s["scheduled"][slot]), f"slots[{slot}].page_count holds {held}")
+        request = int(s["request"][slot])
+        expected = FINISHED if s["state"][slot] == SLOT_DRAINING else RUNNING
+        require(int(w["requests"]["state"][request]) == expected, f"slots[{slot}].state")
+
+
+def check_pages(w: np.void) -> None:
+    """Every page is free or listed once, by its owner; promises never exceed what is free."""
+    p, s = w["pages"], w["slots"]
+    check_free(p, "pages", int(p["page_count"]))
+    owned, promised = {}, 0
+    for slot in s["live"][: int(s["live_count"])]:
+        promised += int(w["requests"]["page_need"][s["request"][slot]]) - int(s["page_count"][slot])
+        for index in range(int(s["page_count"][slot])):
+            page = int(s["pages"][slot, index])
+            require(page not in owned, f"pages[{page}]: in two page tables")
+            owned[page] = int(slot)
+    for page, slot in owned.items():
+        require(p["state"][page] == PAGE_PRIVATE and int(p["owner"][page]) == slot,
+                f"pages[{page}].owner {p['owner'][page]}, table of slot {slot}")
+    require(len(owned) + int(p["free_count"]) == int(p["page_count"]), f"pages.free_count {p['free_count']}")
+    require(promised == int(p["promised_count"]) <= int(p["free_count"]),
+            f"pages.promised_count {p['promised_count']}, needs {promised}")
+
+
+def check(world: np.ndarray) -> None:
+    """Every invariant. Raises Violation."""
+    w = world[0]
+    check_requests(w)
+    check_tokens(w)
+    check_slots(w)
+    check_pages(w)
+
+
+def check_quiet(world: np.ndarray) -> None:
+    """What must hold when all work is done and delivered: nothing is held."""
+    check(world)
+    w = world[0]
+    for name, rows in (("requests", len(w["requests"]["state"])), ("slots", int(w["settings"]["slot_count"])),
+                       ("pages", int(w["pages"]["page_count"])), ("tokens", len(w["tokens"]["owner"]))):
+        require(int(w[name]["free_count"]) == rows, f"{name}.free_count {w[name]['free_count']} of {rows}")
+    require(not w["frames"]["state"].any(), f"frames.state {w['frames']['state']}")
+    require(int(w["pages"]["promised_count"]) == 0, "pages.promised_count")

@@ -1,0 +1,152 @@
+"""A manifest and contract for the simulated executor: programs without bodies, as a recipe emits them."""
+
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as manifest
+from helios_dod.limits import BIAS_MAX, EOS_MAX
+
+# (name, source, symbol of the rows, words a row, dtype, indexing)
+SCALARS = (
+    ("live_lanes", contract.LIVE_LANES), ("live_packed", contract.LIVE_PACKED),
+    ("live_sampled", contract.LIVE_SAMPLED), ("page_update_count", contract.PAGE_UPDATE_COUNT),
+)
+LANES = (
+    ("slot", contract.SLOT), ("generation", contract.GENERATION), ("consumed", contract.CONSUMED),
+    ("query_start", contract.QUERY_START), ("query_length", contract.QUERY_LENGTH),
+    ("sample_row", contract.SAMPLE_ROW),
+)
+PACKED = (("token", contract.TOKEN), ("position", contract.POSITION), ("lane", contract.LANE))
+ADMISSION = (
+    ("seed", contract.SEED, 2), ("temperature", contract.TEMPERATURE, 1), ("top_p", contract.TOP_P, 1),
+    ("min_p", contract.MIN_P, 1), ("top_k", contract.TOP_K, 1),
+    ("repetition", contract.REPETITION_PENALTY, 1), ("presence", contract.PRESENCE_PENALTY, 1),
+    ("frequency", contract.FREQUENCY_PENALTY, 1), ("limit", contract.OUTPUT_LIMIT, 1),
+    ("minimum", contract.OUTPUT_MINIMUM, 1), ("stop_tokens", contract.STOP_TOKENS, EOS_MAX),
+    ("top_count", contract.TOP_LOGPROBS, 1), ("bias_count", contract.BIAS_COUNT, 1),
+    ("bias_tokens", contract.BIAS_TOKENS, BIAS_MAX), ("bias_values", contract.BIAS_VALUES, BIAS_MAX),
+)
+
+
+class Builder:
+    """Collects staged buffers by name while programs bind them."""
+
+    def __init__(self) -> None:
+        self.manifest = manifest.ExecutionManifest(abi_version=6)
+        self.model = contract.ModelContract(version=3)
+        self.index: dict[str, int] = {}
+
+    def bodies(self) -> None:
+        """The least that a body may hold; the simulated device runs its own hashes instead.
+
+        Body 0 (initialize) clears the pending token, body 1 (all else) updates the page table."""
+        at = self.index
+        fill = self.manifest.host_bodies.add().operations.add().fill_rows
+        fill.slot.buffer, fill.destination.buffer = at["slot"], at["pending"]
+        update = self.manifest.host_bodies.add().operations.add().update_page_table
+        update.count.buffer, update.updates.buffer = at["page_update_count"], at["page_updates"]
+        update.table.buffer = at["page_table"]
+
+    def buffer(self, name: str, kind: int, dtype: int, shape: list[tuple[int, int]],
+               completion: int = 0) -> int:
+        """Index of a buffer, declared at its first use. shape: (symbol, multiplier) of each axis."""
+        if name not in self.index:
+            self.index[name] = len(self.manifest.buffers)
+            added = self.manifest.buffers.add(name=name, kind=kind, dtype=dtype, completion=completion)
+            for symbol, multiplier in shape:
+                added.shape.add(symbol=symbol, multiplier=multiplier)
+        return self.index[name]
+
+    def bind(self, graph: contract.GraphContract, name: str, source: int, symbol: int, words: int,
+             indexing: int) -> None:
+        """One value binding of a program, and its staging buffer."""
+        dtype = {contract.SEED: manifest.U64}.get(source, manifest.I32)
+        if source in (contract.TEMPERATURE, contract.TOP_P, contract.MIN_P, contract.BIAS_VALUES,
+                      contract.REPETITION_PENALTY, contract.PRESENCE_PENALTY,
+                      contract.FREQUENCY_PENALTY):
+            dtype = manifest.F32
+        columns = words // 2 if dtype == manifest.U64 else words
+        shape = [(symbol, 1)] if columns == 1 else [(symbol, 1), (0, columns)]
+        graph.bindings.add(
+            buffer=self.buffer(name, manifest.STAGING, dtype, shape), source=source, indexing=indexing)
+
+    def program(self, name: str, operation: int, batch: int, packed: int,
+                host_pending: bool = False, histogram: int = 0) -> None:
+        """One variant with the bindings that its operation needs. histogram: vocabulary, or 0."""
+        self.manifest.programs.add(name=name, operation=operation, batch_capacity=batch,
+                                   token_capacity=1, packed_token_capacity=packed,
+                                   body=0 if operation == manifest.INITIALIZE else 1)
+        graph = self.model.graphs.add(program=name, operation=operation, state_rows_per_request=1)
+        for title, source in SCALARS[:3] if operation == manifest.INITIALIZE else SCALARS:
+            self.bind(graph, title, source, 0, 1, contract.SCALAR)
+        lane_columns = LANES[:2] if operation == manifest.INITIALIZE else LANES
+        for title, source in lane_columns:
+            self.bind(graph, title, source, manifest.LANES, 1, contract.SUBMISSION_ROW)
+        if operation == manifest.INITIALIZE:
+            for title, source, words in ADMISSION:
+                self.bind(graph, title, source, manifest.LANES, words, contract.ACTIVE_ROW)
+            if histogram:
+                self.bind(graph, "histogram", contract.PROMPT_HISTOGRAM, 0, histogram,
+                          contract.ACTIVE_ROW)
+            return
+        self.bind(graph, "page_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
+                  contract.SCALAR)
+        for title, source in PACKED[1:] if operation == manifest.DECODE else PACKED:
+            self.bind(graph, title, source, manifest.PACKED, 1, contract.PACKED_TOKEN)
+        if host_pending:
+            self.bind(graph, "pending_token", contract.PENDING_TOKEN, manifest.LANES, 1,
+                      contract.ACTIVE_ROW)
+            graph.host_pending_binding = len(graph.bindings) - 1
+        else:
+            graph.device_pending.CopyFrom(self.pending_view())
+
+    def pending_view(self) -> contract.StateView:
+        """The device-owned pending token of each slot."""
+        buffer = self.buffer("pending", manifest.STATE, manifest.I32, [(manifest.SLOTS, 1)])
+        return contract.StateView(buffer=buffer, row_stride=4, extent=4, access=contract.READ_WRITE)
+
+
+COMPLETION_LANES = (
+    ("slot", manifest.COMPLETION_SLOT), ("generation", manifest.COMPLETION_GENERATION),
+    ("status", manifest.COMPLETION_STATUS), ("offered", manifest.COMPLETION_OFFERED),
+    ("accepted", manifest.COMPLETION_ACCEPTED), ("emitted", manifest.COMPLETION_EMITTED),
+    ("endpoint", manifest.COMPLETION_ENDPOINT), ("cursor", manifest.COMPLETION_CURSOR),
+    ("reserved", manifest.COMPLETION_RESERVED),
+)
+
+
+def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int = 16,
+                   lanes: int = 3, packed: int = 16,
+                   ) -> tuple[manifest.ExecutionManifest, contract.ServingContract]:
+    """A core without weights: one cache plane of 8-byte shadow records, every operation of a decoder."""
+    builder = Builder()
+    plane = builder.buffer("shadow", manifest.CACHE, manifest.U64,
+                           [(manifest.PAGES, 1), (manifest.PAGE_TOKENS, 1)])
+    table = builder.buffer("page_table", manifest.STATE, manifest.I32,
+                           [(manifest.SLOTS, 1), (manifest.PAGES_PER_REQUEST, 1)])
+    for name, field in COMPLETION_LANES:
+        builder.buffer("completion_" + name, manifest.COMPLETION, manifest.I32,
+                       [(manifest.LANES, 1)], field)
+    builder.buffer("completion_tokens", manifest.COMPLETION, manifest.I32,
+                   [(manifest.LANES, 1), (0, 1)], manifest.COMPLETION_TOKENS)
+    builder.program("initialize", manifest.INITIALIZE, lanes, lanes)
+    builder.program("initialize_histogram", manifest.INITIALIZE, 1, 1, histogram=vocabulary)
+    builder.program("prefill", manifest.PREFILL, lanes, packed)
+    builder.program("mixed", manifest.MIXED, lanes, packed)
+    builder.program("decode", manifest.DECODE, lanes, lanes)
+    builder.program("decode_host_pending", manifest.DECODE, lanes, lanes, host_pending=True)
+    builder.bodies()
+    builder.manifest.live_lanes = builder.index["live_lanes"]
+    builder.manifest.live_packed = builder.index["live_packed"]
+    builder.manifest.live_sampled = builder.index["live_sampled"]
+    cache = builder.model.cache
+    cache.page_tokens = page_tokens
+    cache.regions.add(kind=contract.PAGED_KEY_VALUE, planes=[plane], compression_ratio=1)
+    cache.tables.add(buffer=table)
+    builder.model.vocabulary = builder.model.input_vocabulary = vocabulary
+    frontend = builder.model.frontend
+    frontend.tool_syntax, frontend.reasoning_syntax = contract.TOOL_NONE, contract.REASONING_NONE
+    frontend.text_decoding = contract.BYTE_LEVEL
+    frontend.eos_tokens.append(0)
+    serving = contract.ServingContract(
+        served_id="simulated", cache_identity="simulated", context_tokens=context,
+        prefill_tokens=packed, pages=64, concurrency=lanes, model=builder.model)
+    return builder.manifest, serving

@@ -1,0 +1,203 @@
+"""The deterministic simulator: the shipped tick over a virtual device and clock.
+
+A seed decides everything: arrivals, lengths, cancels, deadlines, how lazily the reader drains. After
+every system invariants and the write-set are checked; every finished answer is compared with the oracle.
+`python -m helios_dod.simulation --seed N --ticks N` replays a seed and prints its digest last.
+"""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from helios_dod.contract.decode import decode
+from helios_dod.edges import Edge, Submission
+from helios_dod.engine import Engine, begin
+from helios_dod.executors.simulated import (
+    FixedCost,
+    SimulatedExecutor,
+    VirtualClock,
+    expected_tokens,
+)
+from helios_dod.runtime.binding import bind, staging_layout
+from helios_dod.runtime.selection import Options, choose
+from helios_dod.schedule import TICK
+from helios_dod.simulation.invariants import check, check_quiet, require
+from helios_dod.simulation.programs import simulated_core
+from helios_dod.terms import (
+    EGRESS_FINISHED,
+    EGRESS_REJECTED,
+    EGRESS_TOKEN,
+    FINISH_CANCELLED,
+    FINISH_DEADLINE,
+    FINISH_EOS,
+    FINISH_LIMIT,
+    FINISH_STOP_TOKEN,
+)
+from helios_dod.world import boot, diff, digest, snapshot
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Probabilities and sizes of one seed (a swarm draws them)."""
+
+    arrival: float = 0.5  # a new request a tick
+    cancel: float = 0.02  # of one live request a tick
+    deadline: float = 0.05  # share of requests with a deadline
+    stop_ids: float = 0.1  # share of requests with stop ids
+    ignore_eos: float = 0.3
+    drain: float = 0.7  # the reader empties its egress ring this tick
+    prompt_max: int = 60
+    output_max: int = 40
+    priority_max: int = 2
+
+
+def swarm(rng: random.Random) -> Workload:
+    """A workload whose every knob is drawn, extremes included."""
+    pick = rng.choice
+    return Workload(
+        arrival=pick((0.05, 0.3, 1.0)), cancel=pick((0.0, 0.02, 0.3)), deadline=pick((0.0, 0.2)),
+        stop_ids=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
+        prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)))
+
+
+@dataclass
+class Live:
+    """What the simulator knows of a request that it sent."""
+
+    submission: Submission
+    tokens: list[int]
+    cancelled: bool = False
+
+
+class Simulator:
+    """One world, one virtual device, one reader."""
+
+    def __init__(self, seed: int, walked: bool = True, size: str = "TEST_MIN", frames: int = 2,
+                 host_pending: bool = False, lanes: int = 3, packed: int = 16, context: int = 512,
+                 vocabulary: int = 50, pages: int = 24, workload: Workload | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.workload = workload or swarm(self.rng)
+        self.walked, self.vocabulary = walked, vocabulary
+        manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed)
+        contract = decode(serving, manifest)
+        options = Options(size=size, frames=frames, host_pending=host_pending, cache_bytes=pages * 128)
+        selection = choose(
+            contract, 128, lambda geometry: staging_layout(contract, geometry)[1], options)
+        self.world = boot(selection.limits)
+        first = bind(self.world, contract, selection)
+        self.clock = VirtualClock(1)
+        self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 10))
+        self.executor.load(manifest, selection.geometry, {}, first, self.world)
+        self.engine = Engine(self.world, self.executor, self.clock)
+        self.edge = Edge(self.world, 0)
+        self.live: dict[int, Live] = {}
+        self.next_tag = 1
+        self.finished = self.rejected = 0
+        self.fill = selection.context_tokens
+
+    def request(self) -> Submission:
+        """A random request; some are too long, so that rejection is exercised."""
+        rng, load = self.rng, self.workload
+        count = rng.randint(1, load.prompt_max)
+        limit = rng.randint(1, load.output_max)
+        if rng.random() < 0.02:
+            limit = self.fill
+        eos = () if rng.random() < load.ignore_eos else (0, 1)
+        stops = (2, 3) if rng.random() < load.stop_ids else ()
+        deadline = self.clock.now_ns + rng.randint(0, 60_000) if rng.random() < load.deadline else 0
+        prompt = np.array([rng.randrange(self.vocabulary) for _ in range(count)], np.int32)
+        return Submission(
+            tag=self.next_tag, prompt=prompt, output_limit=limit, output_minimum=rng.choice((0, 0, 3)),
+            seed=rng.getrandbits(64), eos=eos, stop_ids=stops, deadline_ns=deadline,
+            priority=rng.randint(0, load.priority_max))
+
+    def send(self, arrivals: bool) -> None:
+        """This tick's arrivals and cancels."""
+        if arrivals and self.rng.random() < self.workload.arrival:
+            submission = self.request()
+            if self.edge.submit(submission):
+                self.live[submission.tag] = Live(submission, [])
+                self.next_tag += 1
+        if self.live and self.rng.random() < self.workload.cancel:
+            tag = self.rng.choice(sorted(self.live))
+            if self.edge.cancel(tag):
+                self.live[tag].cancelled = True
+
+    def read(self) -> None:
+        """Drains the egress ring and judges every finished answer."""
+        for event in self.edge.events().copy():
+            live = self.live[int(event["tag"])]
+            if event["kind"] == EGRESS_TOKEN:
+                require(int(event["index"]) == len(live.tokens), f"egress: index {event['index']}")
+                live.tokens.append(int(event["token"]))
+            elif event["kind"] == EGRESS_REJECTED:
+                require(int(event["value"]) > int(event["limit"]), "egress: rejection without cause")
+                self.rejected += 1
+                del self.live[int(event["tag"])]
+            else:
+                require(event["kind"] == EGRESS_FINISHED, f"egress: kind {event['kind']}")
+                self.judge(live, int(event["reason"]), int(event["index"]))
+                self.finished += 1
+                del self.live[int(event["tag"])]
+
+    def judge(self, live: Live, reason: int, count: int) -> None:
+        """Tokens and finish reason against the oracle; a cut answer must be a prefix of it."""
+        s = live.submission
+        expected = expected_tokens(s.prompt.tolist(), s.seed, self.vocabulary, s.output_limit,
+                                   s.output_minimum, s.eos, s.stop_ids)
+        require(count == len(live.tokens), f"egress: {count} tokens announced, {len(live.tokens)} sent")
+        if reason in (FINISH_CANCELLED, FINISH_DEADLINE):
+            require(live.cancelled or s.deadline_ns > 0, f"finish {reason} of an ordinary request")
+            require(live.tokens == expected[:count], f"tag {s.tag}: {live.tokens} not a prefix")
+            return
+        require(live.tokens == expected, f"tag {s.tag}: got {live.tokens}, expected {expected}")
+        last = expected[-1]
+        if last in s.eos and len(expected) > s.output_minimum:
+            require(reason == FINISH_EOS, f"tag {s.tag}: finish {reason}, ended by EOS")
+        elif last in s.stop_ids:
+            require(reason == FINISH_STOP_TOKEN, f"tag {s.tag}: finish {reason}, ended by stop id")
+        else:
+            require(reason == FINISH_LIMIT, f"tag {s.tag}: finish {reason}, ended by limit")
+
+    def walk(self) -> None:
+        """One tick, system by system, with invariants and write-sets; launches as the engine does."""
+        begin(self.world, self.clock(), self.executor.poll())
+        for system in TICK:
+            before = snapshot(self.world)
+            system.run(self.world)
+            check(self.world)
+            for column in diff(before, self.world):
+                table = column.split(".")[0]
+                require(column in system.writes or f"{table}.*" in system.writes,
+                        f"{system.name} wrote {column}")
+        self.engine.launch()
+
+    def tick(self, arrivals: bool = True) -> None:
+        """Sends, ticks, reads; time passes to the next fence when nothing else can happen."""
+        self.send(arrivals)
+        if self.walked:
+            self.walk()
+        else:
+            self.engine.step()
+        if self.rng.random() < self.workload.drain:
+            self.read()
+        end = self.executor.next_end()
+        if end is not None and self.rng.random() < 0.7:
+            self.clock.now_ns = max(self.clock.now_ns, end)
+        else:
+            self.clock.now_ns += self.rng.randint(1, 2000)
+
+    def run(self, ticks: int) -> str:
+        """Safety phase of `ticks`, then liveness: all work ends and everything is free. The digest."""
+        for _ in range(ticks):
+            self.tick()
+        for _ in range(200_000):
+            if not self.live and self.engine.idle():
+                break
+            self.tick(arrivals=False)
+            self.read()
+        require(not self.live, f"liveness: {len(self.live)} requests never ended")
+        self.tick(arrivals=False)
+        check_quiet(self.world)
+        return digest(self.world)

@@ -1,0 +1,92 @@
+"""The server's own tables, shared by its processes beside the world: lifecycle, permits, workers.
+
+A permit is a row with an owner, so that a dead worker's permits can be told and returned; the row
+also names the choice that holds it.
+"""
+
+from helios_dod.schema import i32, i64, scalar, table, u8
+from helios_dod.system import compare_exchange, kernel, store_release
+
+STATUS_CLASSES = ("2xx", "4xx", "429", "5xx", "dropped")
+STATUS_COUNT = len(STATUS_CLASSES)
+CAUSE_BYTES = 2000
+
+
+@table()
+class Service:
+    """The server's life. The parent writes all but what its comments say."""
+
+    engine_state: scalar(i64)  # written by the engine
+    engine_pid: scalar(i64)
+    parent_pid: scalar(i64)
+    draining: scalar(i64)  # 1: the server takes no new requests
+    engine_stop: scalar(i64)  # 1: workers are gone, the engine ends
+    permit_count: scalar(i64)  # rows of `permits` in use
+    started_ns: scalar(i64)  # monotonic
+    cause_count: scalar(i64)  # bytes of cause; written by the engine
+    cause: scalar(u8[CAUSE_BYTES])  # why the engine failed
+
+
+@table(rows="requests_max")
+class Permits:
+    """One row a request that may be in the server; owner is the worker's row plus 1, FREE is 0."""
+
+    owner: i32
+
+
+@table(rows="frontends_max")
+class Workers:
+    """One row a frontend worker, written by that worker only."""
+
+    pid: i64
+    serial: i64  # tags given out by all workers that had this row
+    responses: i64[STATUS_COUNT]  # by status class
+    streams: i64  # streamed responses begun
+    permits_full: i64
+
+
+@kernel
+def claim_permits(control, owner, rows):
+    """Claims len(rows) permits for a worker (row + 1) and writes which; all of them or none."""
+    permits = control[0].permits
+    count = 0
+    for row in range(control[0].service.permit_count):
+        if count == rows.shape[0]:
+            break
+        if permits.owner[row] == 0 and compare_exchange(permits.owner, row, 0, owner):
+            rows[count] = row
+            count += 1
+    if count == rows.shape[0]:
+        return True
+    for i in range(count):
+        store_release(permits.owner, rows[i], 0)
+    return False
+
+
+@kernel
+def release_permits(control, rows):
+    """Returns permits."""
+    for i in range(rows.shape[0]):
+        assert control[0].permits.owner[rows[i]] != 0
+        store_release(control[0].permits.owner, rows[i], 0)
+
+
+@kernel
+def reclaim_permits(control, owner):
+    """Returns every permit of a worker (row + 1) that has died; their number."""
+    count = 0
+    for row in range(control[0].service.permit_count):
+        if control[0].permits.owner[row] == owner:
+            store_release(control[0].permits.owner, row, 0)
+            count += 1
+    return count
+
+
+@kernel
+def permits_used(control):
+    """Permits that some worker holds."""
+    count = 0
+    for row in range(control[0].service.permit_count):
+        if control[0].permits.owner[row] != 0:
+            count += 1
+    return count

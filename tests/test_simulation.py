@@ -1,0 +1,132 @@
+"""The shipped tick in the simulator: invariants, write-sets, oracle, liveness, canaries."""
+
+from dataclasses import replace
+
+import pytest
+
+from helios_dod.simulation.invariants import Violation
+from helios_dod.simulation.simulator import Simulator, Workload
+
+BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stop_ids=0.2, drain=0.5, prompt_max=60)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_seed_walked_equals_fused(seed):
+    """Invariants and write-sets hold after every system; the fused tick leaves the same bytes."""
+    shape = {"frames": 1 + seed % 2, "host_pending": seed % 4 == 0}
+    walked = Simulator(seed, walked=True, **shape)
+    fused = Simulator(seed, walked=False, **shape)
+    assert walked.run(120) == fused.run(120)
+    assert walked.finished > 0
+
+
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_fused_seeds(seed):
+    """Longer runs of the fused form against the oracle, ending with everything free."""
+    simulator = Simulator(seed, walked=False, frames=1 + seed % 2)
+    simulator.run(1500)
+    assert simulator.finished > 0
+
+
+def test_same_seed_same_digest():
+    assert Simulator(7, walked=False).run(400) == Simulator(7, walked=False).run(400)
+
+
+def test_capacity_is_reached():
+    """The busy workload fills slots and pages, rejects, cancels and times out."""
+    lazy = replace(BUSY, drain=0.02)
+    simulator = Simulator(3, walked=True, workload=lazy, pages=10)
+    simulator.run(300)
+    counters = simulator.world[0]["counters"]
+    for name in ("slots_full", "pages_full", "cancelled", "failed", "egress_full", "finished",
+                 "rejected"):
+        assert counters[name] > 0, name
+
+
+def test_canary_skipped_page_update():
+    """A device that loses one page-table entry answers wrong tokens, and the oracle sees it."""
+    simulator = Simulator(5, walked=False, workload=BUSY)
+    submit = simulator.executor._run
+
+    def lossy(frame, program):
+        words = simulator.world[0]["staging"]["words"][frame]
+        at = int(simulator.executor.at[program][30])
+        if at >= 0 and words[at] > 1:
+            words[at] -= 1
+        submit(frame, program)
+
+    simulator.executor._run = lossy
+    with pytest.raises((Violation, IndexError)):
+        simulator.run(400)
+
+
+def test_canary_leaked_page():
+    """One page taken off the free stack is noticed at the next check."""
+    simulator = Simulator(6, walked=True, workload=BUSY)
+    for _ in range(20):
+        simulator.tick()
+    simulator.world[0]["pages"]["free_count"] -= 1
+    with pytest.raises(Violation, match="pages"):
+        simulator.tick()
+
+
+def test_canary_stale_generation():
+    """A completion for an older owner of a slot is a broken invariant, not a token."""
+    simulator = Simulator(8, walked=False, workload=BUSY)
+    run = simulator.executor._run
+
+    def stale(frame, program):
+        run(frame, program)
+        simulator.world[0]["completions"]["generation"][frame, 0] -= 1
+
+    simulator.executor._run = stale
+    with pytest.raises(AssertionError, match="completions"):
+        simulator.run(50)
+
+
+def test_non_finite_row_is_contained():
+    """A poisoned slot fails its own request with an error; every other answer is the oracle's."""
+    from helios_dod.terms import FINISH_NON_FINITE, SLOT_DECODE
+
+    simulator = Simulator(9, walked=True, workload=BUSY)
+    reasons = []
+    judge = simulator.judge
+
+    def note(live, reason, count):
+        reasons.append(reason)
+        if reason != FINISH_NON_FINITE:
+            judge(live, reason, count)
+
+    simulator.judge = note
+    poisoned = 0
+    for _ in range(150):
+        simulator.tick()
+        slots = simulator.world[0]["slots"]
+        if poisoned < 3 and slots["state"][1] == SLOT_DECODE:
+            simulator.executor.poison(1)
+            poisoned += 1
+    simulator.run(50)
+    assert reasons.count(FINISH_NON_FINITE) >= 1
+    assert len(reasons) > 3 * reasons.count(FINISH_NON_FINITE)
+
+
+def test_device_error_fails_live_requests_with_everything_freed():
+    """After a device error requests end with that reason and nothing stays held."""
+    from helios_dod.executors.base import DeviceError
+    from helios_dod.terms import FINISH_DEVICE_ERROR
+
+    load = Workload(arrival=1.0, cancel=0.0, deadline=0.0)
+    simulator = Simulator(10, walked=False, workload=load)
+    reasons = []
+    simulator.judge = lambda live, reason, count: reasons.append(reason)
+    for _ in range(30):
+        simulator.tick()
+
+    def broken():
+        raise DeviceError("launch(frame=0): injected")
+
+    simulator.executor.poll = broken
+    simulator.executor.next_end = lambda: None
+    simulator.run(10)
+    assert FINISH_DEVICE_ERROR in reasons
+    assert "injected" in str(simulator.engine.failure)

@@ -1,0 +1,70 @@
+"""Schema, world, schedule: layout, boot, snapshot, and the two forms of the tick."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from helios_dod import limits, schedule
+from helios_dod.limits import NO_ROW, SIZES, TEST_MIN
+from helios_dod.world import attach, boot, diff, digest, dtype_of, restore, snapshot
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_columns_are_aligned_and_disjoint(size):
+    """Large columns start on cache lines; no two columns overlap; the dtype is an aligned struct."""
+    dtype = dtype_of(size)
+    assert dtype.isalignedstruct and dtype is dtype_of(size)
+    for name in dtype.names:
+        table, start = dtype.fields[name][:2]
+        assert start % 64 == 0
+        end = 0
+        for column in table.names:
+            kind, offset = table.fields[column][:2]
+            assert offset >= end
+            assert kind.itemsize < 64 or offset % 64 == 0
+            end = offset + kind.itemsize
+
+
+def test_boot_links_name_nothing():
+    w = boot(TEST_MIN)[0]
+    assert (w["requests"]["slot"] == NO_ROW).all() and w["requests"]["waiting_first"] == NO_ROW
+    assert (w["slots"]["pages"] == NO_ROW).all()
+    assert int(w["requests"]["free"][int(w["requests"]["free_count"]) - 1]) == 0
+
+
+def test_snapshot_restore_digest_diff():
+    world = boot(TEST_MIN)
+    saved, before = snapshot(world), digest(world)
+    world[0]["pages"]["free_count"] = 3
+    assert diff(saved, world) == ["pages.free_count"] and digest(world) != before
+    restore(world, saved)
+    assert digest(world) == before and diff(saved, world) == []
+
+
+def test_attach_sees_the_same_memory():
+    memory = memoryview(bytearray(dtype_of(TEST_MIN).itemsize))
+    first, second = boot(TEST_MIN, memory), attach(TEST_MIN, memory)
+    first[0]["clock"]["tick"] = 9
+    assert second[0]["clock"]["tick"] == 9
+
+
+def test_limits_refuse_what_could_overflow():
+    fields = {**TEST_MIN.__dict__, "ingress_rows_max": 5}
+    with pytest.raises(AssertionError):
+        limits.Limits(**fields)
+
+
+def test_fused_tick_calls_the_systems_in_order():
+    lines = inspect.getsource(schedule.tick.py_func).splitlines()
+    called = [line.strip().removesuffix("(world)") for line in lines if "run_" in line]
+    assert called == [f"run_{step.name}" for step in schedule.TICK]
+    for step in schedule.TICK:
+        assert getattr(schedule, f"run_{step.name}") is step.run
+
+
+def test_tables_hold_integers_only():
+    for name in dtype_of(TEST_MIN).names:
+        table = dtype_of(TEST_MIN)[name]
+        for column in table.names:
+            assert np.issubdtype(table[column].base, np.integer), f"{name}.{column}"
