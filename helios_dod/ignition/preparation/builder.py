@@ -4,12 +4,13 @@ A program's value bindings and state accesses are derived from what its operatio
 so that a manifest cannot stage a buffer that nothing reads, or read one that nothing stages.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from helios_dod.contract.operations import OPERATIONS
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import pack_matrix, panel_shape
@@ -36,43 +37,11 @@ ELEMENT_BYTES = {
 }
 Axis = int | wire.Extent
 
-# Operation message -> fields that it writes; every other operand is read. Fields that are both are
-# in READ_WRITTEN too.
-WRITTEN = {
-    "ScatterRows": ("destination",),
-    "FillRows": ("destination",),
-    "UpdatePageTable": ("table",),
-    "SelectTokens": ("output",),
-    "Embed": ("output",),
-    "Normalise": ("output",),
-    "Product": ("output",),
-    "Rotary": ("operand",),
-    "CacheWrite": ("key_cache", "value_cache"),
-    "Attention": ("output",),
-    "Activation": ("output",),
-    "SelectRows": ("output",),
-    "AdjustLogits": ("logits", "status"),
-    "Sample": ("output", "logprob", "top_tokens", "top_logprobs"),
-    "Advance": ("pending", "histogram", "generated", "status"),
-    "Score": ("output",),
-}
-READ_WRITTEN = {
-    "Rotary": ("operand",),
-    "AdjustLogits": ("logits", "status"),
-    "Advance": ("histogram", "generated", "status"),
-}
-# Plain integer fields that name a buffer, with the flag that says whether they count.
-INDEX_FIELDS: dict[str, dict[str, str | None]] = {
-    "Embed": {"table": None},
-    "Normalise": {"weight": None, "bias": "has_bias"},
-    "Product": {"weight": None, "bias": "has_bias"},
-    "Rotary": {"frequencies": None},
-    "CacheWrite": {"key_cache": None, "value_cache": None},
-    "Attention": {"key_cache": None, "value_cache": None},
-}
-OPTIONAL_OPERANDS: dict[str, dict[str, str]] = {
-    "SelectTokens": {"staged": "has_staged"},
-    "Activation": {"up": "has_up"},
+# Fields that an operation reads before it writes them; its other written fields are only written.
+UPDATED = {
+    "adjust_logits": ("logits", "status"),
+    "sample": ("status",),
+    "advance": ("histogram", "generated", "status"),
 }
 ACCESSES = {  # (read, written)
     (True, False): contract.READ,
@@ -110,30 +79,22 @@ class Handle:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the host takes a STAGING buffer's values from; the fields of ValueBinding."""
+    """Where the host takes a STAGING buffer's values from."""
 
     value: contract.ValueSource
     indexing: contract.Indexing
-    padding: int = 0
-    constant: int = 0
 
 
 def buffers_of(operation: Any) -> Iterator[tuple[int, bool, bool]]:
     """(buffer, read, written) of every buffer that an operation message names."""
-    kind = operation.DESCRIPTOR.name
-    written, both = WRITTEN.get(kind, ()), READ_WRITTEN.get(kind, ())
-    indices, optional = INDEX_FIELDS.get(kind, {}), OPTIONAL_OPERANDS.get(kind, {})
-    for entry in operation.DESCRIPTOR.fields:
-        value = getattr(operation, entry.name)
-        if entry.name in indices:
-            flag, buffer = indices[entry.name], value
-        elif entry.message_type is not None and entry.message_type.name == "Operand":
-            flag, buffer = optional.get(entry.name), value.buffer
-        else:
+    name = OPERATION_FIELDS[operation.DESCRIPTOR.name]
+    for touch in OPERATIONS[name]:
+        if touch.flag and not getattr(operation, touch.flag):
             continue
-        if flag is None or getattr(operation, flag):
-            is_written = entry.name in written
-            yield buffer, not is_written or entry.name in both, is_written
+        value = getattr(operation, touch.field)
+        written = touch.role == "write"
+        read = not written or touch.field in UPDATED.get(name, ())
+        yield value if isinstance(value, int) else value.buffer, read, written
 
 
 @dataclass
@@ -274,72 +235,41 @@ class Builder:
         return len(self.manifest.host_bodies) - 1
 
     def program(
-        self,
-        name: str,
-        operation: wire.Operation,
-        body: Body,
-        number: int,
-        *,
-        batch: int,
-        packed: int,
-        live: Sequence[Handle],
-        fixed: Mapping[Handle, Source],
-        host_pending: Handle | None = None,
+        self, name: str, operation: wire.Operation, body: Body, number: int, *,
+        batch: int, packed: int, live: Sequence[Handle], host_pending: Handle | None = None,
     ) -> None:
         """Adds a variant of a body, and its graph contract.
 
-        live: staged counts that every program reads. fixed: sources that this program replaces.
-        host_pending: the staged buffer that holds pending tokens, where the host owns them."""
+        live: staged counts that every program reads. host_pending: the staged buffer that holds
+        pending tokens, where the host owns them."""
         assert all(program.name != name for program in self.manifest.programs), name
-        self.manifest.programs.append(
-            wire.Program(
-                name=name,
-                operation=operation,
-                batch_capacity=batch,
-                token_capacity=1,
-                packed_token_capacity=packed,
-                body=number,
-            )
-        )
+        self.manifest.programs.append(wire.Program(
+            name=name, operation=operation, batch_capacity=batch, token_capacity=1,
+            packed_token_capacity=packed, body=number))
         graph = contract.GraphContract(program=name, operation=operation)
-        sources = self.sources | {handle.index: source for handle, source in fixed.items()}
         accesses = {handle.index: (True, False) for handle in live} | body.accesses()
-        for buffer, (read, written) in accesses.items():
-            if buffer in sources:
-                source = sources[buffer]
-                if host_pending is not None and buffer == host_pending.index:
-                    graph.host_pending_binding = len(graph.bindings)
-                graph.bindings.append(
-                    contract.ValueBinding(
-                        buffer=buffer,
-                        source=source.value,
-                        indexing=source.indexing,
-                        padding=source.padding,
-                        constant=source.constant,
-                    )
-                )
-            elif self._is_row_state(buffer):
-                graph.states.append(self.state_view(buffer, ACCESSES[read, written]))
-        pending = self.by_name.get("pending")
-        if (
-            host_pending is None
-            and pending is not None
-            and accesses.get(pending.index, (False,))[0]
-        ):
-            graph.device_pending.CopyFrom(self.state_view(pending.index, contract.READ))
+        staged = [buffer for buffer in accesses if buffer in self.sources]
+        graph.bindings.extend(self.binding(buffer) for buffer in staged)
+        for buffer, access in accesses.items():
+            if self.manifest.buffers[buffer].kind == wire.STATE:
+                graph.states.append(self.state_view(buffer, ACCESSES[access]))
+        if host_pending is not None:
+            graph.host_pending_binding = staged.index(host_pending.index)
+        elif accesses.get(self.by_name["pending"].index, (False, False))[0]:
+            graph.device_pending.CopyFrom(
+                self.state_view(self.by_name["pending"].index, contract.READ))
         self.graphs.append(graph)
 
-    def _is_row_state(self, buffer: int) -> bool:
-        """Whether a buffer is state with rows of a fixed size (page tables have not)."""
-        declared = self.manifest.buffers[buffer]
-        return declared.kind == wire.STATE and all(axis.symbol == 0 for axis in declared.shape[1:])
+    def binding(self, buffer: int) -> contract.ValueBinding:
+        """The value binding of a STAGING buffer."""
+        source = self.sources[buffer]
+        return contract.ValueBinding(buffer=buffer, source=source.value, indexing=source.indexing)
 
     def state_view(self, buffer: int, access: contract.Access) -> contract.StateView:
-        """The whole row of a state buffer, one row a slot."""
+        """The whole row of a state buffer; zeros where its width is chosen at load."""
         declared = self.manifest.buffers[buffer]
-        row = ELEMENT_BYTES[declared.dtype] * int(
-            np.prod([axis.multiplier for axis in declared.shape[1:]])
-        )
+        fixed = all(axis.symbol == 0 for axis in declared.shape[1:])
+        elements = int(np.prod([axis.multiplier for axis in declared.shape[1:]], dtype=np.int64))
+        row = ELEMENT_BYTES[declared.dtype] * elements if fixed else 0
         return contract.StateView(
-            buffer=buffer, offset=0, row_stride=row, extent=row, access=access
-        )
+            buffer=buffer, offset=0, row_stride=row, extent=row, access=access)

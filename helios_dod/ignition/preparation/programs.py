@@ -6,13 +6,10 @@ A recipe supplies what lies between token ids and logits; everything else is the
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.ignition.preparation.builder import Body, Builder, Handle, Source, symbol
+from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import ADMISSION, Shared
 from helios_dod.ignition.preparation.options import Options
-
-NOTHING_SAMPLED = Source(contract.CONSTANT, contract.SCALAR)
 
 
 @dataclass(frozen=True)
@@ -44,92 +41,46 @@ class TextPrograms:
     def emit(self) -> None:
         """All programs, ordered by operation, then capacity."""
         self._admission()
-        pending_token = self.shared.staged["pending_token"]
-        self._by_tokens("prefill", wire.PREFILL, self._prefill(), {})
-        scored = self._scored()
-        self._program(
-            "scored_prefill",
-            wire.SCORED_PREFILL,
-            scored,
-            self.builder.body(scored),
-            min(self.options.lanes, self.options.scored),
-            self.options.scored,
-            self._unsampled,
-        )
-        self._by_tokens("resume", wire.RESUME, self._resume(), self._unsampled)
-        for name, body, pending in (
-            ("decode", self._decode(), None),
-            ("decode_host", self._decode_host(), pending_token),
-        ):
-            number = self.builder.body(body)
-            for lanes in batches(self.options.lanes):
-                self._program(
-                    f"{name}_{lanes}", wire.DECODE, body, number, lanes, lanes, {}, pending
-                )
-        self._by_tokens("mixed", wire.MIXED, self._mixed(), {})
+        lanes, scored = self.options.lanes, self.options.scored
+        self._by_tokens("prefill", wire.PREFILL, self._prefill())
+        self._variants("scored_prefill", wire.SCORED_PREFILL, self._scored(),
+                       {"": (min(lanes, scored), scored)})
+        self._by_tokens("resume", wire.RESUME, self._resume())
+        sizes = {f"_{size}": (size, size) for size in batches(lanes)}
+        self._variants("decode", wire.DECODE, self._decode(), sizes)
+        self._variants("decode_host", wire.DECODE, self._decode_host(), sizes,
+                       self.shared.staged["pending_token"])
+        self._by_tokens("mixed", wire.MIXED, self._mixed())
 
-    def _by_tokens(
-        self, name: str, operation: wire.Operation, body: Body, fixed: dict[Handle, Source]
-    ) -> None:
+    def _by_tokens(self, name: str, operation: wire.Operation, body: Body) -> None:
         """Variants of a body by packed tokens."""
+        lanes = self.options.lanes
+        self._variants(name, operation, body, {
+            f"_{size}": (min(lanes, size), size) for size in sorted(self.options.packed)})
+
+    def _variants(self, name: str, operation: wire.Operation, body: Body,
+                  sizes: dict[str, tuple[int, int]], host_pending: Handle | None = None) -> None:
+        """Programs `name` + suffix of (batch, packed tokens) over one body."""
         number = self.builder.body(body)
-        for tokens in sorted(self.options.packed):
-            self._program(
-                f"{name}_{tokens}",
-                operation,
-                body,
-                number,
-                min(self.options.lanes, tokens),
-                tokens,
-                fixed,
-            )
-
-    @property
-    def _unsampled(self) -> dict[Handle, Source]:
-        return {self.shared.staged["live_sampled"]: NOTHING_SAMPLED}
-
-    def _program(
-        self,
-        name: str,
-        operation: wire.Operation,
-        body: Body,
-        number: int,
-        batch: int,
-        packed: int,
-        fixed: dict[Handle, Source],
-        host_pending: Handle | None = None,
-    ) -> None:
-        self.builder.program(
-            name,
-            operation,
-            body,
-            number,
-            batch=batch,
-            packed=packed,
-            live=self.shared.live,
-            fixed=fixed,
-            host_pending=host_pending,
-        )
+        for suffix, (batch, packed) in sizes.items():
+            self.builder.program(
+                name + suffix, operation, body, number, batch=batch, packed=packed,
+                live=self.shared.live, host_pending=host_pending)
 
     def _admission(self) -> None:
+        """Admission of new requests; of one with its prompt's histogram; and behind page copies."""
         rows = self.shared.admission_rows
-        for name, operation, batch, histogram, copies in (
-            ("initialize", wire.INITIALIZE, rows, False, False),
-            ("initialize_histogram", wire.INITIALIZE, 1, True, False),
-            ("restore", wire.RESTORE, rows, False, True),
-        ):
+        copies = wire.CopyPages(
+            count=self._staged("page_copy_count"), pairs=self._staged("page_copies"))
+        for name, operation, batch, first, histogram in (
+                ("initialize_histogram", wire.INITIALIZE, 1, [], True),
+                ("initialize", wire.INITIALIZE, rows, [], False),
+                ("restore", wire.RESTORE, rows, [copies], False)):
             body = Body()
-            if copies:
-                body.add(
-                    wire.CopyPages(
-                        count=self._staged("page_copy_count"), pairs=self._staged("page_copies")
-                    )
-                )
+            body.add(*first)
             self._admit(body, histogram)
             self._advance(body)
-            self._program(
-                name, operation, body, self.builder.body(body), batch, batch, self._unsampled
-            )
+            self._variants(name, operation, body, {"": (batch, batch)})
 
     def _staged(self, name: str) -> wire.Operand:
         return self.shared.staged[name].whole
