@@ -14,8 +14,9 @@ class ContractError(UserError):
 
 
 def describe(value: Any) -> str:
-    """A value for a message: strings quoted, nothing longer than a line."""
-    text = repr(value) if isinstance(value, str | bytes) else str(value)
+    """A value for a message: quoted where it would not show, nothing longer than a line."""
+    shows = not isinstance(value, str | bytes) or (isinstance(value, str) and value.isprintable())
+    text = str(value) if shows and value != "" else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

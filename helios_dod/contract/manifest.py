@@ -4,6 +4,7 @@
 """
 
 from math import prod
+from typing import Any
 
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.operations import OPERATIONS, Touch
@@ -14,6 +15,7 @@ ELEMENT_BYTES = {
     wire.F32: 4, wire.F16: 2, wire.BF16: 2, wire.I32: 4, wire.U32: 4, wire.I64: 8, wire.U64: 8,
     wire.U8: 1, wire.I8: 1,
 }
+BufferFacts = tuple[int, int, int | None]  # kind, dtype, elements of a row
 AXES_MAX = 4
 AXIS_MAX = 2**40  # a constant axis; past it products of axes could leave 64 bits
 BUFFERS_MAX = 65_536
@@ -65,8 +67,10 @@ def check_manifest(manifest: wire.ExecutionManifest) -> None:
         found = buffer_at(manifest, index, f"manifest.{name}")
         require(found.kind == wire.STAGING and found.dtype == wire.I32 and axes(found) == ((0, 1),),
                 f"manifest.{name}", "a STAGING buffer of one i32", describe_buffer(found))
+    facts: list[BufferFacts] = [
+        (buffer.kind, buffer.dtype, row_elements(buffer)) for buffer in manifest.buffers]
     for i, body in enumerate(manifest.host_bodies):
-        _check_body(manifest, body, f"manifest.host_bodies[{i}]")
+        _check_body(manifest, body, facts, f"manifest.host_bodies[{i}]")
     _check_programs(manifest)
 
 
@@ -181,39 +185,50 @@ def _check_weight(buffer: wire.Buffer, field: str) -> None:
             "none, or F16 or F32 beside a scale", panel.minimum)
 
 
-def _check_body(manifest: wire.ExecutionManifest, body: wire.HostBody, field: str) -> None:
+def _check_body(
+    manifest: wire.ExecutionManifest, body: wire.HostBody, facts: list[BufferFacts], field: str,
+) -> None:
     require(0 < len(body.operations) <= OPERATIONS_MAX, f"{field}.operations",
             f"1 to {OPERATIONS_MAX}", len(body.operations))
     for i, operation in enumerate(body.operations):
         name = operation.WhichOneof("operation")
-        require(name is not None, f"{field}.operations[{i}]", "an operation", "none")
+        if name is None:
+            raise ContractError(f"{field}.operations[{i}]", "an operation", "none")
         part = getattr(operation, name)
         for touch in OPERATIONS[name]:
-            if not touch.flag or getattr(part, touch.flag):
-                _check_touch(manifest, part, touch, f"{field}.operations[{i}].{name}.{touch.field}")
+            if touch.flag and not getattr(part, touch.flag):
+                continue
+            expected, number = _touch_problem(facts, part, touch)
+            if expected:
+                got = describe_buffer(manifest.buffers[number]) if number >= 0 else "none"
+                raise ContractError(f"{field}.operations[{i}].{name}.{touch.field}", expected, got)
 
 
-def _check_touch(manifest: wire.ExecutionManifest, part: object, touch: Touch, field: str) -> None:
-    """One field of an operation that names a buffer."""
+def _touch_problem(facts: list[BufferFacts], part: Any, touch: Touch) -> tuple[str, int]:
+    """What a field of an operation should name, empty if it does, and the buffer that it names.
+
+    Thousands of calls a manifest: texts are made only for an error."""
     value = getattr(part, touch.field)
     by_number = touch.role in ("weight", "cache")
-    if not by_number and not part.HasField(touch.field):  # type: ignore[attr-defined]
-        raise ContractError(field, "an operand", "none")
-    buffer = buffer_at(manifest, value if by_number else value.buffer, field)
-    require(buffer.kind in ROLE_KINDS[touch.role], field,
-            " or ".join(wire.BufferKind.Name(kind) for kind in ROLE_KINDS[touch.role]),
-            describe_buffer(buffer))
+    if not by_number and not part.HasField(touch.field):
+        return "an operand", -1
+    number = value if by_number else value.buffer
+    if number >= len(facts):
+        return f"a buffer number below {len(facts)}, not {number}", -1
+    kind, dtype, width = facts[number]
+    if kind not in ROLE_KINDS[touch.role]:
+        return " or ".join(map(wire.BufferKind.Name, ROLE_KINDS[touch.role])), number
     if by_number:
-        return
-    if touch.role == "index":
-        require(buffer.dtype == wire.I32, field, "i32 elements", describe_buffer(buffer))
-    width = row_elements(buffer)
+        return "", number
+    if touch.role == "index" and dtype != wire.I32:
+        return "i32 elements", number
+    first, columns = value.column, value.columns
     if width is None:
-        require(value.column == 0 and value.columns == 0, field,
-                "whole rows of a buffer whose width is chosen at load", value.columns)
-    else:
-        require(value.column + max(value.columns, 1) <= width, field,
-                f"columns inside the {width} of {buffer.name}", value.column + value.columns)
+        if first or columns:
+            return "whole rows of a buffer whose width is chosen at load", number
+    elif first + max(columns, 1) > width:
+        return f"columns {first} to {first + max(columns, 1)} inside the row", number
+    return "", number
 
 
 def _check_programs(manifest: wire.ExecutionManifest) -> None:
