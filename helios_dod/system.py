@@ -74,7 +74,8 @@ def system(*, reads: str = "", writes: str = "") -> Callable[[Callable], System]
     return declare
 
 
-def _element(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any, index: Any) -> Any:
+def _element(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any,
+             index: Any) -> Any:
     """Pointer to array[index], unchecked."""
     struct = context.make_array(array_type)(context, builder, array)
     position = context.cast(builder, index, index_type, types.intp)

@@ -22,7 +22,8 @@ TABLES: tuple[Table, ...] = (
 )
 
 LINKS = {  # columns that name no row when unused
-    "requests": ("slot", "waiting_next", "waiting_previous", "blocks", "waiting_first", "waiting_last"),
+    "requests": ("slot", "waiting_next", "waiting_previous", "blocks", "waiting_first",
+                 "waiting_last"),
     "tokens": ("owner",),
     "slots": ("request", "pages", "feature_slot"),
     "pages": ("owner", "parent"),

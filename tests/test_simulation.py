@@ -7,7 +7,8 @@ import pytest
 from helios_dod.simulation.invariants import Violation
 from helios_dod.simulation.simulator import Simulator, Workload
 
-BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stop_ids=0.2, drain=0.5, prompt_max=60)
+BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stop_ids=0.2, oversize=0.1, drain=0.5,
+                prompt_max=60)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
@@ -34,9 +35,9 @@ def test_same_seed_same_digest():
 
 def test_capacity_is_reached():
     """The busy workload fills slots and pages, rejects, cancels and times out."""
-    lazy = replace(BUSY, drain=0.02)
+    lazy = replace(BUSY, drain=0.08)
     simulator = Simulator(3, walked=True, workload=lazy, pages=10)
-    simulator.run(300)
+    simulator.run(800)
     counters = simulator.world[0]["counters"]
     for name in ("slots_full", "pages_full", "cancelled", "failed", "egress_full", "finished",
                  "rejected"):

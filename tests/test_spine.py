@@ -12,7 +12,8 @@ from helios_dod.world import attach, boot, diff, digest, dtype_of, restore, snap
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_columns_are_aligned_and_disjoint(size):
-    """Large columns start on cache lines; no two columns overlap; the dtype is an aligned struct."""
+    """Large columns start on cache lines; no two columns overlap; the dtype is an aligned
+    struct."""
     dtype = dtype_of(size)
     assert dtype.isalignedstruct and dtype is dtype_of(size)
     for name in dtype.names:

@@ -46,6 +46,7 @@ class Workload:
     deadline: float = 0.05  # share of requests with a deadline
     stop_ids: float = 0.1  # share of requests with stop ids
     ignore_eos: float = 0.3
+    oversize: float = 0.02  # share of requests that exceed the context
     drain: float = 0.7  # the reader empties its egress ring this tick
     prompt_max: int = 60
     output_max: int = 40
@@ -101,7 +102,7 @@ class Simulator:
         rng, load = self.rng, self.workload
         count = rng.randint(1, load.prompt_max)
         limit = rng.randint(1, load.output_max)
-        if rng.random() < 0.02:
+        if rng.random() < load.oversize:
             limit = self.fill
         eos = () if rng.random() < load.ignore_eos else (0, 1)
         stops = (2, 3) if rng.random() < load.stop_ids else ()
@@ -146,9 +147,11 @@ class Simulator:
         s = live.submission
         expected = expected_tokens(s.prompt.tolist(), s.seed, self.vocabulary, s.output_limit,
                                    s.output_minimum, s.eos, s.stop_ids)
-        require(count == len(live.tokens), f"egress: {count} tokens announced, {len(live.tokens)} sent")
+        require(count == len(live.tokens),
+                f"egress: {count} tokens announced, {len(live.tokens)} sent")
         if reason in (FINISH_CANCELLED, FINISH_DEADLINE):
-            require(live.cancelled or s.deadline_ns > 0, f"finish {reason} of an ordinary request")
+            require(live.cancelled or s.deadline_ns > 0,
+                    f"finish {reason} of an ordinary request")
             require(live.tokens == expected[:count], f"tag {s.tag}: {live.tokens} not a prefix")
             return
         require(live.tokens == expected, f"tag {s.tag}: got {live.tokens}, expected {expected}")
@@ -161,7 +164,8 @@ class Simulator:
             require(reason == FINISH_LIMIT, f"tag {s.tag}: finish {reason}, ended by limit")
 
     def walk(self) -> None:
-        """One tick, system by system, with invariants and write-sets; launches as the engine does."""
+        """One tick, system by system, with invariants and write-sets; launches as the engine
+        does."""
         begin(self.world, self.clock(), self.executor.poll())
         for system in TICK:
             before = snapshot(self.world)
@@ -189,7 +193,8 @@ class Simulator:
             self.clock.now_ns += self.rng.randint(1, 2000)
 
     def run(self, ticks: int) -> str:
-        """Safety phase of `ticks`, then liveness: all work ends and everything is free. The digest."""
+        """Safety phase of `ticks`, then liveness: all work ends and everything is free. The
+        digest."""
         for _ in range(ticks):
             self.tick()
         for _ in range(200_000):

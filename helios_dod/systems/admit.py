@@ -30,7 +30,8 @@ def take_slot(world, row):
     writes="requests.* slots.* pages.promised_count counters.*",
 )
 def admit(world):
-    """Takes requests in list order until one does not fit; nothing overtakes it, so none starves."""
+    """Takes requests in list order until one does not fit; nothing overtakes it, so none
+    starves."""
     requests, slots, pages = world[0].requests, world[0].slots, world[0].pages
     for _ in range(requests.waiting_count):
         row = requests.waiting_first

@@ -14,17 +14,17 @@ def write_scores(world, request, index, frontend, row):
     ring, slots, requests = world[0].egress, world[0].slots, world[0].requests
     slot, count = requests.slot[request], requests.top_logprobs[request]
     assert slot != NO_ROW
+    held = -1
     for frame in range(slots.scores_held.shape[1]):
-        if slots.scores_held[slot, frame] != index + 1:
-            continue
-        ring.logprob[frontend, row] = slots.score[slot, frame]
-        for k in range(count):
-            ring.top_tokens[frontend, row, k] = slots.top_tokens[slot, frame, k]
-            ring.top_logprobs[frontend, row, k] = slots.top_scores[slot, frame, k]
-        slots.scores_held[slot, frame] = 0
-        ring.top_count[frontend, row] = count
-        return
-    assert False, "slots.scores_held: no log-probabilities for an accepted token"
+        if slots.scores_held[slot, frame] == index + 1:
+            held = frame
+    assert held >= 0, "slots.scores_held: no log-probabilities for an accepted token"
+    ring.logprob[frontend, row] = slots.score[slot, held]
+    for k in range(count):
+        ring.top_tokens[frontend, row, k] = slots.top_tokens[slot, held, k]
+        ring.top_logprobs[frontend, row, k] = slots.top_scores[slot, held, k]
+    slots.scores_held[slot, held] = 0
+    ring.top_count[frontend, row] = count
 
 
 @kernel

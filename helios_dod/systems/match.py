@@ -1,4 +1,5 @@
-"""match: longest cached prefix for each waiting request. Nothing is published yet, so it finds nothing."""
+"""match: longest cached prefix for each waiting request. Nothing is published yet, so it finds
+nothing."""
 
 from helios_dod.system import system
 

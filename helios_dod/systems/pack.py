@@ -205,7 +205,8 @@ def pack_updates(world, frame, first, words):
 def pack_binding(world, frame, binding, batch):
     """Writes one binding of the frame's program; inactive submission rows get its padding."""
     bindings, words = world[0].bindings, world[0].staging.words[frame]
-    source, first, width = bindings.source[binding], bindings.first[binding], bindings.words[binding]
+    source, first = bindings.source[binding], bindings.first[binding]
+    width = bindings.words[binding]
     if source == SOURCE_PAGE_UPDATES:
         pack_updates(world, frame, first, words)
         return

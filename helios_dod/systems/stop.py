@@ -18,7 +18,8 @@ from helios_dod.terms import (
 def ending(world, row):
     """Finish reason of a request after its newest token, or 0.
 
-    The device applies the same EOS and limit rules, so that a second frame in flight is harmless."""
+    The device applies the same EOS and limit rules, so that a second frame in flight is
+    harmless."""
     requests = world[0].requests
     generated = requests.token_count[row] - requests.prompt_count[row]
     token = token_at(world, row, requests.token_count[row] - 1)

@@ -38,7 +38,8 @@ class Bindings:
 
 @table(rows="FRAMES_MAX")
 class Staging:
-    """Host staging of each frame, in 4-byte words; the executor reads it from `submit` to the fence."""
+    """Host staging of each frame, in 4-byte words; the executor reads it from `submit` to the
+    fence."""
 
     words: i32["staging_words_max"]
 

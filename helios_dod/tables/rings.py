@@ -1,7 +1,7 @@
 """Ingress and egress: one single-producer single-consumer pair per frontend.
 
-Positions (`first`, `end`) only grow; row = position modulo capacity. The producer alone writes `end`,
-with release; the consumer alone writes `first`, with release.
+Positions (`first`, `end`) only grow; row = position modulo capacity. The producer alone writes
+`end`, with release; the consumer alone writes `first`, with release.
 """
 
 from helios_dod.schema import i32, i64, table, u8, u64
@@ -11,7 +11,8 @@ from helios_dod.system import kernel, load_acquire
 @table(rows="frontends_max")
 class Ingress:
     """Submissions and cancels, frontend to engine. A row's payload lies in `words`, contiguous:
-    prompt tokens, bias tokens, bias values (float32 bits), stop ids. Float columns are float32 bits."""
+    prompt tokens, bias tokens, bias values (float32 bits),
+    stop ids. Float columns are float32 bits."""
 
     end: i64["LINE"]
     first: i64["LINE"]

@@ -7,8 +7,8 @@ from helios_dod.schema import i32, scalar, table, u8, u32
 class Slots:
     """One row per physical request row on the device.
 
-    Invariants: `consumed <= scheduled`; `scheduled - consumed` tokens are in flight; pages[:page_count]
-    are owned by the slot; `page_count * page_tokens >= scheduled`.
+    Invariants: `consumed <= scheduled`; `scheduled - consumed` tokens are in flight;
+    pages[:page_count] are owned by the slot; `page_count * page_tokens >= scheduled`.
     """
 
     state: u8
@@ -24,7 +24,8 @@ class Slots:
     uploaded_count: i32  # page-table entries that the device has
     pages: i32["pages_per_request_max"]
     feature_slot: i32
-    scores_held: i32["FRAMES_MAX"]  # generated index + 1 of a log-probability row not yet delivered, per frame
+    # generated index + 1 of a log-probability row not yet delivered, per frame
+    scores_held: i32["FRAMES_MAX"]
     score: i32["FRAMES_MAX"]  # float32 bits
     top_tokens: i32["FRAMES_MAX", "TOP_LOGPROBS_MAX"]
     top_scores: i32["FRAMES_MAX", "TOP_LOGPROBS_MAX"]

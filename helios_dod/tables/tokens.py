@@ -41,5 +41,6 @@ def append_token(world, row, token):
     requests = world[0].requests
     position = requests.token_count[row]
     assert position < requests.block_count[row] * TOKEN_BLOCK
-    world[0].tokens.ids[requests.blocks[row, position // TOKEN_BLOCK], position % TOKEN_BLOCK] = token
+    world[0].tokens.ids[requests.blocks[row, position // TOKEN_BLOCK],
+                        position % TOKEN_BLOCK] = token
     requests.token_count[row] = position + 1

@@ -1,0 +1,45 @@
+"""The engine's own process: loads a core into shared memory and runs the loop until told to stop."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from helios_dod.executors.base import DeviceError
+from helios_dod.executors.host.executor import HostExecutor
+from helios_dod.runtime.load import load, plan
+from helios_dod.runtime.options import EngineOptions
+from helios_dod.runtime.selection import Options
+
+
+def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
+        wake_frontends: Sequence[int], options: EngineOptions) -> None:
+    """Serves a core from `memory` (a zeroed world of that size) until options.stopping().
+
+    wake_engine: eventfd that frontends write after a submission. wake_frontends: eventfd of each
+    frontend row, written when it has events. Returns after the device is quiet; raises what makes the
+    engine unable to go on."""
+    made = plan(core_path, Options(
+        concurrency=options.max_active or None, context_tokens=options.context_tokens or None,
+        cache_bytes=options.cache_bytes or None, size=limits_name))
+    executor = HostExecutor(options.threads)
+    engine = load(made, executor, memory)
+    options.ready()
+
+    def notify(frontend: int) -> None:
+        os.eventfd_write(wake_frontends[frontend], 1)
+
+    failed: list[DeviceError] = []
+
+    def stop() -> bool:
+        """Ends on request, or once every live request was told of a device error."""
+        if engine.failure is not None and engine.idle():
+            failed.append(engine.failure)
+            return True
+        return options.stopping()
+
+    try:
+        engine.run(stop, wake_engine, notify)
+    finally:
+        executor.close()
+    if failed:
+        raise failed[0]
