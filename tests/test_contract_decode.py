@@ -57,6 +57,7 @@ def test_accepted_contract_is_plain_and_frozen():
     assert (updates.rows.symbol, updates.words) == (wire.UPDATES, 3)
     assert prepared.completions[0] == (wire.COMPLETION_SLOT, number(manifest, "completion_slot"))
     assert prepared.sampling.temperature == 0.5 and prepared.sampling.top_p is None
+    assert prepared.cache.page_bytes == 2 * 16 * 4 * 4
     assert prepared.frontend.template_tokens == (("eos_token", "<end>"),)
     assert hash(prepared) == hash(decode(serving, manifest))
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -416,6 +417,7 @@ def buffer_changes():
         ("completion_slot", set_("dtype", wire.F32), "layout of COMPLETION_SLOT"),
         ("completion_tokens", axis(0, wire.SLOTS, 1), "layout of COMPLETION_TOKENS"),
         ("key_cache", axis(0, wire.SLOTS, 1), "PAGES as axis 0"),
+        ("key_cache", axis(2, wire.LANES, 1), "constants or PAGE_TOKENS"),
         ("embedding", set_("resource_id", ""), "a weight resource"),
         ("embedding", set_("resource_offset", 32), "a multiple of 64"),
         ("embedding", set_("resource_nbytes", 1), "the bytes of its shape"),

@@ -10,6 +10,7 @@ from helios_dod.contract.manifest import (
     check_manifest,
     completion_buffers,
     describe_buffer,
+    page_bytes,
 )
 from helios_dod.contract.prepared import (
     PreparedCache,
@@ -123,7 +124,7 @@ def _prepare_cache(
                 f"{name}.buffer", "STATE I32 [SLOTS, PAGES_PER_REQUEST]", describe_buffer(buffer))
         _check_group(table.page_group, f"{name}.page_group")
     return PreparedCache(
-        page_tokens=cache.page_tokens,
+        page_tokens=cache.page_tokens, page_bytes=page_bytes(manifest, cache.page_tokens),
         regions=tuple(PreparedRegion(
             region.kind, tuple(region.planes), region.compression_ratio, region.window_tokens,
             region.page_group) for region in cache.regions),

@@ -87,6 +87,14 @@ def row_elements(buffer: wire.Buffer) -> int | None:
     return prod(multiplier for _, multiplier in tail)
 
 
+def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int) -> int:
+    """Bytes of one logical page over all CACHE buffers."""
+    return sum(
+        ELEMENT_BYTES[buffer.dtype] * prod(
+            multiplier * (page_tokens if symbol else 1) for symbol, multiplier in axes(buffer)[1:])
+        for buffer in manifest.buffers if buffer.kind == wire.CACHE)
+
+
 def buffer_at(manifest: wire.ExecutionManifest, index: int, field: str) -> wire.Buffer:
     """The buffer of that number; ContractError where there is none."""
     require(index < len(manifest.buffers), field,
@@ -137,7 +145,9 @@ def _check_buffer(buffer: wire.Buffer, field: str) -> None:
         require(not placed and not buffer.HasField("panel"), field,
                 "weight fields only on a WEIGHT", describe_buffer(buffer))
     if buffer.kind == wire.CACHE:
-        require(axes(buffer)[0] == (wire.PAGES, 1), f"{field}.shape", "PAGES as axis 0 of a CACHE",
+        tail = all(symbol in (0, wire.PAGE_TOKENS) for symbol, _ in axes(buffer)[1:])
+        require(axes(buffer)[0] == (wire.PAGES, 1) and tail, f"{field}.shape",
+                "PAGES as axis 0 of a CACHE, then constants or PAGE_TOKENS",
                 describe_buffer(buffer))
     if buffer.kind == wire.STAGING:
         require(row_elements(buffer) is not None, f"{field}.shape",

@@ -83,6 +83,7 @@ class PreparedCache:
     """How attention history is stored."""
 
     page_tokens: int
+    page_bytes: int  # of one logical page, over all planes
     regions: tuple[PreparedRegion, ...]
     tables: tuple[PreparedTable, ...]
     cursor_lag_tokens: int

@@ -3,11 +3,10 @@
 import argparse
 import hashlib
 import json
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from helios_dod.contract.manifest import ELEMENT_BYTES, axes, describe_buffer
+from helios_dod.contract.manifest import describe_buffer
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.contract.wire import contract_pb2, core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -49,7 +48,7 @@ def describe(
         },
         "cache": {
             "page_tokens": prepared.cache.page_tokens,
-            "page_bytes": page_bytes(manifest, prepared.cache.page_tokens),
+            "page_bytes": prepared.cache.page_bytes,
             "prepared_pages": prepared.pages,
             "regions": [{
                 "kind": contract_pb2.HistoryKind.Name(region.kind).lower(),
@@ -73,20 +72,6 @@ def describe(
         ] + [{"id": weight.id, "kind": "weights", "stored": weight.nbytes, "decoded": weight.nbytes}
              for weight in core.body.weights],
     }
-
-
-def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int) -> int | None:
-    """Bytes of one logical page over all cache planes; None where an extent is chosen at load."""
-    total = 0
-    for buffer in manifest.buffers:
-        if buffer.kind != wire.CACHE:
-            continue
-        for symbol, _ in axes(buffer)[1:]:
-            if symbol not in (0, wire.PAGE_TOKENS):
-                return None
-        total += ELEMENT_BYTES[buffer.dtype] * prod(
-            multiplier * (page_tokens if symbol else 1) for symbol, multiplier in axes(buffer)[1:])
-    return total
 
 
 def _describe_model(prepared: PreparedContract) -> dict[str, Any]:
@@ -113,7 +98,6 @@ def lines(report: dict[str, Any]) -> list[str]:
     model, signer, cache = report["model"], report["signer"], report["cache"]
     names = ", ".join([model["id"], *model["aliases"]])
     sampling = ", ".join(f"{name} {value:g}" for name, value in model["sampling"].items())
-    page = cache["page_bytes"]
     rows = [
         ("model", names),
         ("context", f"{model['context_tokens']} tokens, prefill {model['prefill_tokens']}, "
@@ -125,8 +109,7 @@ def lines(report: dict[str, Any]) -> list[str]:
                    f"key {signer['public_key'][:16]}..."),
         ("licence", signer["license_first_line"] or "none given"),
         ("versions", f"format {report['format_version']}, contract {report['contract_version']}"),
-        ("pages", f"{cache['page_tokens']} tokens, "
-                  f"{'size chosen at load' if page is None else format_bytes(page)}, "
+        ("pages", f"{cache['page_tokens']} tokens, {format_bytes(cache['page_bytes'])}, "
                   f"{cache['prepared_pages']} prepared"),
         ("buffers", ", ".join(f"{count} {kind}" for kind, count in report["buffer_kinds"].items())),
     ]
