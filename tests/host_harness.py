@@ -77,7 +77,7 @@ class Harness:
         self.sequence = 0
         self.free = list(range(pages - 1, -1, -1))  # high pages first, so that order is no accident
         self.rows: dict[int, Row] = {}
-        self.late: list[tuple[int, int, int]] = []  # entries of a restored row, uploaded by its next program
+        self.late: list[tuple[int, int, int]] = []  # entries that the next program uploads
 
     def words(self, buffer: Any) -> int:
         """4-byte words of a staged buffer."""
@@ -101,7 +101,7 @@ class Harness:
         assert self.executor.poll() == self.sequence
 
     def admit(self, slot: int, histogram: Sequence[int] | None = None, **sampling: Any) -> None:
-        """Initialises a slot: greedy, or with values by source name in lower case (temperature=1.0)."""
+        """Initialises a slot: greedy, or with values by source name (temperature=1.0)."""
         self.release(slot)
         values = GREEDY | {contract.ValueSource.Value(k.upper()): v for k, v in sampling.items()}
         self.rows[slot] = Row()
@@ -110,7 +110,7 @@ class Harness:
         self.run(name, self.lane_values([slot], [0], sampled=0) | values)
 
     def restore(self, slot: int, source: int, **sampling: Any) -> None:
-        """Admits a slot behind copies of another row's pages; it goes on before that row's last token."""
+        """Admits a slot behind copies of another's pages, before that row's last token."""
         self.release(slot)
         values = GREEDY | {contract.ValueSource.Value(k.upper()): v for k, v in sampling.items()}
         self.rows[slot] = Row()
@@ -130,13 +130,15 @@ class Harness:
         if not self.rows:
             self.free = list(range(self.geometry.pages - 1, -1, -1))
 
-    def lane_values(self, slots: Sequence[int], lengths: Sequence[int], sampled: int) -> dict[int, Any]:
+    def lane_values(self, slots: Sequence[int], lengths: Sequence[int],
+                    sampled: int) -> dict[int, Any]:
         """Geometry of a submission: lane i is slots[i] with lengths[i] packed rows."""
         starts = np.cumsum([0, *lengths])
         consumed = [self.rows[slot].consumed for slot in slots]
         updates = self.assign_pages(slots, lengths)
         return {
-            contract.SLOT: slots, contract.GENERATION: [self.rows[slot].generation for slot in slots],
+            contract.SLOT: slots,
+            contract.GENERATION: [self.rows[slot].generation for slot in slots],
             contract.LIVE_LANES: [len(slots)], contract.LIVE_PACKED: [starts[-1]],
             contract.LIVE_SAMPLED: [sampled], contract.QUERY_LENGTH: lengths,
             contract.QUERY_START: starts[:-1], contract.SAMPLE_ROW: starts[1:] - 1,
@@ -147,7 +149,8 @@ class Harness:
             contract.PAGE_UPDATES: updates, contract.PAGE_COPY_COUNT: [0], contract.PAGE_COPIES: [],
         }
 
-    def assign_pages(self, slots: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int, int]]:
+    def assign_pages(self, slots: Sequence[int],
+                     lengths: Sequence[int]) -> list[tuple[int, int, int]]:
         """New page-table entries: slot, index, page."""
         updates, self.late = self.late, []
         for slot, length in zip(slots, lengths, strict=True):
@@ -162,7 +165,8 @@ class Harness:
         """Runs a program over slot -> token ids (-1: device pending); the sampled tokens."""
         slots, lengths = list(parts), [len(ids) for ids in parts.values()]
         values = self.lane_values(slots, lengths, sampled)
-        values[contract.TOKEN] = np.concatenate([np.asarray(ids, np.int32) for ids in parts.values()])
+        tokens = [np.asarray(ids, np.int32) for ids in parts.values()]
+        values[contract.TOKEN] = np.concatenate(tokens)
         self.run(name, values | (extra or {}))
         for slot, length in zip(slots, lengths, strict=True):
             self.rows[slot].consumed += length

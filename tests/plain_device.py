@@ -1,6 +1,6 @@
-"""A plain executor: every operation of a manifest in a few lines of numpy, for tests to compare with.
+"""A plain executor: every operation of a manifest in a few lines of numpy, to compare with.
 
-Slow, greedy only, and written from proto/manifest.proto alone. It is an Executor (load, submit, poll).
+Slow, greedy only, written from proto/manifest.proto alone. An Executor (load, submit, poll).
 """
 
 import math
@@ -15,7 +15,8 @@ from helios_dod.executors.host.panels import PanelShape, unpack_matrix
 
 DTYPES = {
     wire.F32: np.float32, wire.F16: np.float16, wire.BF16: np.uint16, wire.I32: np.int32,
-    wire.U32: np.uint32, wire.I64: np.int64, wire.U64: np.uint64, wire.U8: np.uint8, wire.I8: np.int8,
+    wire.U32: np.uint32, wire.I64: np.int64, wire.U64: np.uint64, wire.U8: np.uint8,
+    wire.I8: np.int8,
 }
 COLUMNS = {
     wire.COMPLETION_SLOT: "slot", wire.COMPLETION_GENERATION: "generation",
@@ -48,7 +49,7 @@ class PlainDevice:
 
     def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
              staging_first: Mapping[int, int], world: np.ndarray) -> None:
-        """Binds every buffer; STAGING and COMPLETION are views of the world, made at each submission."""
+        """Binds every buffer; STAGING and COMPLETION are views made at each submission."""
         self.manifest, self.geometry, self.world = manifest, geometry, world
         self.staging_first = staging_first
         self.finished = 0
@@ -244,7 +245,8 @@ class PlainDevice:
         self.at(op.output)[:rows] = self.at(op.logits)[:rows].argmax(axis=-1)
 
     def advance(self, op: Any) -> None:
-        named = {self.manifest.buffers[index].completion: array for index, array in self.arrays.items()}
+        named = {self.manifest.buffers[index].completion: array
+                 for index, array in self.arrays.items()}
         for lane in range(self.lanes):
             slot, sampled = self.at(op.slot)[lane], lane < self.live[wire.ROWS_SAMPLED]
             if sampled:

@@ -33,7 +33,7 @@ def test_logits_and_greedy_tokens(name):
 
 @pytest.mark.parametrize("name", ["qwen2_window", "gpt2"])
 def test_every_program_continues_alike(name):
-    """Chunked prefill, mixed, host-owned pending tokens and a resumed history give the same tokens."""
+    """Chunked prefill, mixed, host-owned pending tokens and a resumed history agree."""
     known, device = expected(name), harness(name)
     prompt, greedy = known["prompt_long"].tolist(), known["greedy_long"].tolist()
     short, short_greedy = known["prompt_short"].tolist(), known["greedy_short"].tolist()
