@@ -27,7 +27,7 @@ def sample(request: pytest.FixtureRequest) -> Sample:
 
 
 def expected(sample: Sample, tokens: list[int]) -> str:
-    """What the library decodes, except that invalid runs of raw bytes are lossy UTF-8 as a whole."""
+    """What the library decodes, except that an invalid run of raw bytes is lossy UTF-8."""
     kept = [token for token in tokens if token not in sample.special]
     runs, valid = [b""], True
     for token in kept:
@@ -48,7 +48,7 @@ def expected(sample: Sample, tokens: list[int]) -> str:
 
 
 def random_tokens(sample: Sample, draw: random.Random) -> list[int]:
-    """A token string of one of five kinds: real text, any ids, raw bytes, special tokens, cut text."""
+    """One of five kinds: real text, any ids, raw bytes, special tokens, cut text."""
     count = len(sample.table)
     kind = draw.randrange(5)
     text = "".join(draw.choice(text_tables.TEXTS) for _ in range(2))

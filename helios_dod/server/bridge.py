@@ -1,0 +1,255 @@
+"""A worker's side of the engine: permits, submissions, and one callback that fans events out.
+
+`on_wake` runs when the engine wrote this worker's eventfd. It calls answers directly, awaiting
+nothing, so a paused reader cannot hold up another.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from helios_dod.edges import EVENT, Edge, Submission
+from helios_dod.frontend.text import ROW_BITS, Detokeniser
+from helios_dod.limits import Limits
+from helios_dod.server.chunks import LogprobEntries
+from helios_dod.server.control import SharedMemory
+from helios_dod.server.errors import ApiError, ExecutionFailed, Unavailable
+from helios_dod.tables.service import claim_permits, reclaim_permits, release_permits
+from helios_dod.terms import (
+    EGRESS_FINISHED,
+    EGRESS_REJECTED,
+    EGRESS_TOKEN,
+    FINISH_CANCELLED,
+    FINISH_DEADLINE,
+    FINISH_DEVICE_ERROR,
+    FINISH_EOS,
+    FINISH_LIMIT,
+    FINISH_NON_FINITE,
+    FINISH_STOP_TOKEN,
+    FREE,
+    REJECT_PAGES,
+)
+from helios_dod.world import attach
+
+BATCH = 1024  # events taken at once
+BATCHES_PER_WAKE = 64
+RETRY_S = 0.002  # a full ingress ring is tried again after this
+FINISH_REASONS = {FINISH_EOS: "stop", FINISH_STOP_TOKEN: "stop", FINISH_LIMIT: "length"}
+FAILURES = {
+    FINISH_CANCELLED: "The request was cancelled by the server.",
+    FINISH_NON_FINITE: "The model produced logits that are not finite for this request.",
+    FINISH_DEADLINE: "The request did not finish before its deadline.",
+    FINISH_DEVICE_ERROR: "The device failed while executing this request.",
+}
+
+
+class Answer(Protocol):
+    """What receives a request's events. No method may block or await."""
+
+    def token(self, choice: "Choice", text: bytes, entry: bytes) -> None:
+        """Escaped text that one more token decided, and its log-probability entries if asked."""
+
+    def finished(self, choice: "Choice", text: bytes, entry: bytes, reason: str) -> None:
+        """The choice is complete; `generated` and `cached` are set."""
+
+    def failed(self, error: ApiError) -> None:
+        """The whole request failed. May be called more than once."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One submitted choice of a request; lives while its permit does."""
+
+    tag: int
+    index: int
+    answer: Answer
+    live: bool = True  # the engine knows it
+    generated: int = 0
+    cached: int = 0  # prompt tokens that were not computed
+    held: bytes = b""  # entry of a token whose text is withheld (see put_events)
+
+
+@dataclass
+class Bridge:
+    """Owner of one frontend row of the world."""
+
+    memory: SharedMemory
+    worker: int
+    wake_engine: int  # eventfd
+    wake_self: int  # eventfd
+    detokeniser: Detokeniser
+    choices: dict[int, Choice] = field(default_factory=dict)
+    outbox: deque[Submission | int] = field(default_factory=deque)  # an int is a tag to cancel
+
+    def __post_init__(self) -> None:
+        self.limits: Limits = self.memory.limits
+        self.world = attach(self.limits, self.memory.world)
+        self.edge = Edge(self.world, self.worker, BATCH)
+        self.entries = LogprobEntries(self.detokeniser.table)
+        self._ends, self._shown = np.zeros(BATCH, np.int64), np.zeros(BATCH, np.uint8)
+        self._retrying = False
+
+    def warm(self) -> None:
+        """Compiles what serving calls, on empty events."""
+        rows = np.zeros(0, np.int64)
+        claim_permits(self.memory.control, self.worker + 1, rows)
+        release_permits(self.memory.control, rows)
+        self.detokeniser.feed(np.zeros(0, EVENT), 0, self._ends, self._shown)
+
+    def adopt(self) -> int:
+        """Takes over the row of a worker that died: cancels its requests, returns its permits."""
+        requests = self.world[0]["requests"]
+        theirs = (requests["state"] != FREE) & (requests["frontend"] == self.worker)
+        for tag in requests["tag"][theirs].tolist():
+            self.outbox.append(tag)
+        self.flush()
+        return int(reclaim_permits(self.memory.control, self.worker + 1))
+
+    def claim(self, count: int) -> list[int] | None:
+        """Permits for a request's choices, or None when the server is full."""
+        rows = np.zeros(count, np.int64)
+        if claim_permits(self.memory.control, self.worker + 1, rows):
+            return rows.tolist()
+        self.memory.control[0]["workers"]["permits_full"][self.worker] += 1
+        return None
+
+    def release(self, permits: list[int]) -> None:
+        """Returns permits."""
+        release_permits(self.memory.control, np.array(permits, np.int64))
+
+    def submit(self, permits: list[int], submissions: list[Submission],
+               answer: Answer) -> list[Choice]:
+        """Queues a request's choices; permits become theirs, until `drop`."""
+        serial = self.memory.control[0]["workers"]["serial"]
+        choices = []
+        for index, (permit, submission) in enumerate(zip(permits, submissions, strict=True)):
+            serial[self.worker] += 1
+            submission.tag = int(serial[self.worker]) << ROW_BITS | permit
+            choice = Choice(submission.tag, index, answer)
+            self.choices[submission.tag] = choice
+            self.detokeniser.open(submission.tag, (*submission.eos, *submission.stop_ids))
+            self.outbox.append(submission)
+            choices.append(choice)
+        self.flush()
+        return choices
+
+    def cancel(self, choices: list[Choice]) -> None:
+        """Asks the engine to end what is still live; no further events are delivered."""
+        for choice in choices:
+            if choice.live:
+                choice.live = False
+                self.outbox.append(choice.tag)
+        self.flush()
+
+    def drop(self, choices: list[Choice]) -> None:
+        """The response is over, sent or not: cancels what lives and returns the permits."""
+        self.cancel(choices)
+        for choice in choices:
+            self.choices.pop(choice.tag, None)
+            self.detokeniser.close(choice.tag)
+        self.release([choice.tag & ((1 << ROW_BITS) - 1) for choice in choices])
+
+    def flush(self) -> None:
+        """Moves the outbox into the ingress ring as far as it has room, in order."""
+        moved = False
+        while self.outbox:
+            first = self.outbox[0]
+            done = self.edge.cancel(first) if isinstance(first, int) else self.edge.submit(first)
+            if not done:
+                break
+            self.outbox.popleft()
+            moved = True
+        if moved:
+            os.eventfd_write(self.wake_engine, 1)
+        if self.outbox and not self._retrying:
+            self._retrying = True
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self.flush()
+
+    def on_wake(self) -> None:
+        """Delivers every waiting event."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake_self)
+        if self.outbox:
+            self.flush()
+        for _ in range(BATCHES_PER_WAKE):
+            events = self.edge.events()
+            self.deliver(events)
+            if len(events) < BATCH:
+                return
+        os.eventfd_write(self.wake_self, 1)  # let other callbacks run, then go on
+
+    def deliver(self, events: np.ndarray) -> None:
+        """Fans a batch out to the answers."""
+        first = 0
+        while first < len(events):
+            count = self.detokeniser.feed(events, first, self._ends, self._shown)
+            assert count > 0, "an event's text is larger than the output buffer"
+            self._fan_out(events[first : first + count], self._ends[:count].tolist())
+            first += count
+
+    def _fan_out(self, events: np.ndarray, ends: list[int]) -> None:
+        text = self.detokeniser.out[: ends[-1]].tobytes()
+        kinds, tags = events["kind"].tolist(), events["tag"].tolist()
+        scored = events["top_count"].tolist()
+        begin = 0
+        for i, end in enumerate(ends):
+            piece, begin = text[begin:end], end
+            choice = self.choices.get(tags[i])
+            if choice is None or not choice.live:
+                continue
+            if kinds[i] == EGRESS_TOKEN:
+                if scored[i] >= 0:
+                    self._scored(choice, piece, events[i], self._shown[i])
+                elif piece:
+                    choice.answer.token(choice, piece, b"")
+            elif kinds[i] == EGRESS_FINISHED:
+                self._finish(choice, piece, events[i])
+            elif kinds[i] == EGRESS_REJECTED:
+                self._reject(choice, events[i])
+
+    def _scored(self, choice: Choice, piece: bytes, event: np.void, shown: int) -> None:
+        entry = self.entries.entry(event)
+        if shown:
+            entry, choice.held = (choice.held + b"," + entry if choice.held else entry), b""
+        else:
+            entry, choice.held = choice.held, entry
+        if entry or piece:
+            choice.answer.token(choice, piece, entry)
+
+    def _finish(self, choice: Choice, piece: bytes, event: np.void) -> None:
+        choice.live = False
+        reason = int(event["reason"])
+        choice.generated, choice.cached = int(event["index"]), int(event["value"])
+        ended = FINISH_REASONS.get(reason)
+        if ended is None:
+            choice.answer.failed(ExecutionFailed(
+                FAILURES.get(reason, f"The request ended with reason {reason}."),
+                code="execution_failed"))
+            return
+        entry = choice.held if ended == "length" else b""
+        choice.answer.finished(choice, piece, entry, ended)
+
+    def _reject(self, choice: Choice, event: np.void) -> None:
+        choice.live = False
+        asked, possible = int(event["value"]), int(event["limit"])
+        what = "cache pages" if int(event["reason"]) == REJECT_PAGES else "tokens"
+        choice.answer.failed(Unavailable(
+            f"The engine cannot take this request: it needs {asked} {what}, "
+            f"and {possible} are possible.", code="engine_capacity"))
+
+    def fail_all(self, error: ApiError) -> None:
+        """The engine is gone: every live request fails."""
+        for choice in list(self.choices.values()):
+            if choice.live:
+                choice.live = False
+                choice.answer.failed(error)
+        self.outbox.clear()

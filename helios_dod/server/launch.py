@@ -1,0 +1,184 @@
+"""Starting and stopping a server: the parent supervises, one engine, N workers.
+
+Everything shared is inherited by fork: nothing has a name, so nothing is left behind by a crash.
+"""
+
+import errno
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from helios_dod.server.app import App
+from helios_dod.server.control import ENGINE_FAILED, ENGINE_READY, SharedMemory, set_cause
+from helios_dod.server.options import CLOSE_SECONDS, ServeOptions
+from helios_dod.server.processes import die_with_parent
+from helios_dod.world import boot
+
+ENGINE_STOP_SECONDS = 15
+CONNECTIONS_SPARE = 512  # connections above the permits, so that clients beyond them get a 429
+
+
+class LaunchError(RuntimeError):
+    """The server cannot start; the text says what to do."""
+
+
+@dataclass
+class Launch:
+    """What the parent holds."""
+
+    options: ServeOptions
+    memory: SharedMemory
+    wake_engine: int
+    wake_workers: list[int]
+    engine_pid: int = 0
+
+
+def reserve_port(host: str, port: int) -> socket.socket:
+    """Binds the address for the life of the server, without listening.
+
+    A plain bind first: granian's own SO_REUSEPORT would let a second server share the port
+    silently. Raises LaunchError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            chosen = probe.getsockname()[1]
+        held = socket.socket(family, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((host, chosen))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise LaunchError(f"port {port} of {host} is in use: stop the other server or choose "
+                              "another port with --port") from None
+        raise LaunchError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return held
+
+
+def eventfd() -> int:
+    """A non-blocking eventfd, not inherited across exec."""
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+
+def prepare(options: ServeOptions) -> Launch:
+    """Boots the world and the control block."""
+    memory = SharedMemory(options.limits)
+    boot(options.limits, memory.world)
+    service = memory.service
+    service["permit_count"] = options.permits
+    service["parent_pid"] = os.getpid()
+    service["started_ns"] = time.time_ns()
+    return Launch(options, memory, eventfd(), [eventfd() for _ in range(options.workers)])
+
+
+def start_engine(launch: Launch) -> None:
+    """Forks the engine process."""
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        engine_main(launch, parent)
+    launch.engine_pid = pid
+    launch.memory.service["engine_pid"] = pid
+
+
+def engine_main(launch: Launch, parent: int) -> NoReturn:
+    """The engine process: it ignores signals and ends by state, after the workers."""
+    code = 1
+    try:
+        die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        service, options = launch.memory.service, launch.options
+
+        def ready() -> None:
+            service["engine_state"] = ENGINE_READY
+            for wake in launch.wake_workers:
+                os.eventfd_write(wake, 1)
+
+        engine = replace(options.engine, max_active=options.max_active, ready=ready,
+                         stopping=lambda: bool(service["engine_stop"]))
+        options.run_engine(options.core, launch.memory.world, options.limits_name,
+                           launch.wake_engine, launch.wake_workers, engine)
+        code = 0
+    except BaseException as error:
+        set_cause(launch.memory.service, str(error) or type(error).__name__)
+        launch.memory.service["engine_state"] = ENGINE_FAILED
+        print(f"helios: the engine failed: {error}", file=sys.stderr)
+        if not isinstance(error, (OSError, ValueError)):
+            traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def stop_engine(launch: Launch) -> None:
+    """Ends the engine after the workers, and waits for it."""
+    launch.memory.service["engine_stop"] = 1
+    os.eventfd_write(launch.wake_engine, 1)
+    deadline = time.monotonic() + ENGINE_STOP_SECONDS
+    while time.monotonic() < deadline:
+        if os.waitpid(launch.engine_pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.01)
+    print("helios: the engine does not stop; killing it", file=sys.stderr)
+    os.kill(launch.engine_pid, signal.SIGKILL)
+    os.waitpid(launch.engine_pid, 0)
+
+
+def run_workers(launch: Launch) -> None:
+    """Runs granian until a signal ends it and its workers have drained."""
+    from granian.constants import Interfaces
+    from granian.log import LogLevels
+    from granian.server.mp import MPServer
+
+    options, parent = launch.options, os.getpid()
+    multiprocessing.set_start_method("fork", force=True)
+    index = [0]
+
+    def spawn(worker_id: int, *args: Any, **kwargs: Any) -> None:
+        die_with_parent(parent)
+        index[0] = worker_id - 1
+        MPServer._spawn_asgi_lifespan_worker(worker_id, *args, **kwargs)
+
+    def load() -> App:
+        return App(options, launch.memory, index[0], launch.wake_engine,
+                   launch.wake_workers[index[0]])
+
+    server = MPServer(
+        "helios", address=options.host, port=options.port, interface=Interfaces.ASGI,
+        workers=options.workers, backlog=2048, websockets=False, log_level=LogLevels.warning,
+        backpressure=options.permits + CONNECTIONS_SPARE, respawn_failed_workers=True,
+        workers_kill_timeout=options.drain_seconds + CLOSE_SECONDS)
+    interrupt = server.signal_handler_interrupt
+
+    def on_signal(*args: Any, **kwargs: Any) -> None:
+        launch.memory.service["draining"] = 1
+        interrupt(*args, **kwargs)
+
+    setattr(server, "signal_handler_interrupt", on_signal)  # noqa: B010, granian offers no hook
+    server.serve(spawn_target=spawn, target_loader=load, wrap_loader=False)
+
+
+def serve(options: ServeOptions) -> int:
+    """Serves until SIGTERM or SIGINT. Raises LaunchError if it cannot start. An exit status."""
+    held = reserve_port(options.host, options.port)
+    options = replace(options, port=held.getsockname()[1])
+    launch = prepare(options)
+    start_engine(launch)
+    gc.freeze()  # workers share the pages of what is loaded until now
+    try:
+        run_workers(launch)
+    finally:
+        stop_engine(launch)
+        held.close()
+    return 0

@@ -1,0 +1,37 @@
+"""Process facts of Linux: dying with a parent, and how another process ended."""
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when the thread that forked it ends. Exits at once if it has."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def process_exit(pid: int) -> int | None:
+    """The wait status of a process that has ended and is not yet waited for, or None.
+
+    Source: proc_pid_stat(5), field 52, exit_code."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    after_name = text.rpartition(")")[2].split()
+    return int(after_name[49])
+
+
+def exit_text(status: int | None) -> str:
+    """A wait status in words."""
+    if status is None:
+        return "its exit status is unknown"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"killed by {signal.Signals(number).name}"
+    return f"exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,222 @@
+"""Admission, disconnects, slow readers, faults and shutdown, over the engine's test double."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import server_harness
+import text_tables
+from server_harness import Server, alive, open_stream, serving, wait_until
+
+LONG = 4000  # tokens; at FAKE_TICK_MS=1 more than four seconds
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("core") / "tokenizer.json"
+    path.write_text(text_tables.byte_level().tokenizer.to_str())
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(core: Path) -> Iterator[Server]:
+    """Two running and two queued requests at most."""
+    with serving(core, "max_active=2", "queue_capacity=2") as running:
+        yield running
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def first_chunk(connection: socket.socket) -> bytes:
+    """Reads until some content has come."""
+    data = b""
+    while b'"content":"' not in data.replace(b'"content":""', b""):
+        part = connection.recv(65536)
+        assert part, data
+        data += part
+    return data
+
+
+def test_full_is_429_with_retry_after(server: Server) -> None:
+    streams = [open_stream(server, max_tokens=LONG, ignore_eos=True) for _ in range(3)]
+    wait_until(lambda: server.metric("helios_permits_used") == 3, "three permits")
+    assert server.post(n=2).status_code == 429  # n costs n permits, one is free
+    streams.append(open_stream(server, max_tokens=LONG, ignore_eos=True))
+    wait_until(lambda: server.metric("helios_permits_used") == 4, "four permits")
+    refused = server.post()
+    assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert server.post(n=5).status_code in (400, 429)
+    for stream in streams:
+        stream.close()
+    server.idle()
+    assert server.post(max_tokens=2).status_code == 200
+    too_wide = server.post(n=5)
+    assert too_wide.status_code == 400 and "4" in too_wide.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 2}])
+def test_disconnect_cancels_every_choice(server: Server, fields: dict[str, Any]) -> None:
+    before = server.metric("helios_cancelled_total")
+    stream = open_stream(server, max_tokens=LONG, ignore_eos=True, **fields)
+    first_chunk(stream)
+    stream.close()
+    server.idle()
+    count = fields.get("n", 1)
+    wait_until(lambda: server.metric("helios_cancelled_total") == before + count, "cancelled")
+
+
+def test_disconnect_of_a_whole_answer_cancels(server: Server) -> None:
+    before = server.metric("helios_cancelled_total")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(server.url + "/v1/chat/completions", timeout=0.3,
+                   json=server_harness.body(max_tokens=LONG, ignore_eos=True))
+    wait_until(lambda: server.metric("helios_cancelled_total") == before + 1, "cancelled")
+    server.idle()
+
+
+def test_paused_reader_loses_nothing_and_blocks_nobody(core: Path) -> None:
+    with serving(core, env={"FAKE_TICK_MS": "0"}) as server:
+        asked: dict[str, Any] = {"max_tokens": LONG, "ignore_eos": True, "temperature": 0,
+                                 "logprobs": True, "top_logprobs": 20}
+        paused = open_stream(server, **asked)
+        paused.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        generated = "helios_generated_tokens_total"
+        wait_until(lambda: server.metric(generated) >= LONG, "the engine went on")
+        assert server.post(max_tokens=50).status_code == 200
+        assert server.metric("helios_permits_used") == 1  # the reader still holds its own
+        text = read_all(paused).decode()
+        server.idle()
+    chunks = [json.loads(line.strip()[6:]) for line in text.split("\n")
+              if line.startswith("data: {")]
+    entries = [e["bytes"] for c in chunks if c["choices"] and c["choices"][0]["logprobs"]
+               for e in c["choices"][0]["logprobs"]["content"]]
+    content = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+    assert len(entries) == LONG
+    assert b"".join(map(bytes, entries)).decode("utf-8", "replace") == content
+    assert "data: [DONE]" in text
+
+
+def test_engine_killed(core: Path) -> None:
+    with serving(core, "workers=2") as server:
+        stream = open_stream(server, max_tokens=LONG, ignore_eos=True)
+        first_chunk(stream)
+        os.kill(server.children()[0], signal.SIGKILL)
+        text = read_all(stream).decode()
+        assert '"code":"engine_failed"' in text and "[DONE]" not in text
+        wait_until(lambda: all(server.get("/health").status_code == 503 for _ in range(8)),
+                   "both workers noticed")
+        assert "SIGKILL" in server.get("/health").json()["error"]["message"]
+        assert server.post().status_code == 503
+        assert server.get("/metrics").status_code == 200
+        assert server.metric("helios_permits_used") == 0
+        assert server.stop() == 0
+
+
+def test_engine_failure_at_start_names_the_cause(core: Path) -> None:
+    with serving(core, env={"FAKE_FAIL": "no such pages"}, ready=False) as server:
+        wait_until(lambda: server.get("/health").status_code == 503, "failure seen")
+        assert "no such pages" in server.get("/health").json()["error"]["message"]
+        assert server.get("/ready").status_code == 503
+
+
+def test_starting_is_503(core: Path) -> None:
+    with serving(core, env={"FAKE_START_S": "1.5"}, ready=False) as server:
+        answer = server.post()
+        assert answer.status_code == 503 and answer.json()["error"]["code"] == "starting"
+        assert server.get("/health").json()["status"] == "starting"
+        server.ready()
+        assert server.post(max_tokens=2).status_code == 200
+
+
+def test_killed_worker_returns_its_permits_and_cancels(core: Path) -> None:
+    with serving(core, "max_active=2", "queue_capacity=2") as server:
+        stream = open_stream(server, max_tokens=LONG, ignore_eos=True)
+        first_chunk(stream)
+        worker = server.children()[1]
+        os.kill(worker, signal.SIGKILL)
+
+        def replaced() -> bool:
+            try:
+                return server.get("/ready").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(replaced, "another worker")
+        server.idle()
+        assert not alive(worker)
+        assert server.post(max_tokens=3, ignore_eos=True).json()["usage"]["completion_tokens"] == 3
+
+
+def test_taken_port_is_refused(core: Path, server: Server) -> None:
+    result = subprocess.run(
+        [sys.executable, str(server_harness.HERE / "serve_fake.py"), str(core), str(server.port)],
+        capture_output=True, text=True, timeout=server_harness.PATIENCE_S,
+        env={**os.environ, "PYTHONPATH": str(server_harness.HERE.parent)})
+    assert result.returncode == 2
+    assert str(server.port) in result.stderr and "in use" in result.stderr
+    assert server.get("/health").status_code == 200
+
+
+def test_sigterm_drains_and_leaves_nothing(core: Path) -> None:
+    with serving(core, "workers=2", env={"FAKE_TICK_MS": "2"}) as server:
+        children = server.children()
+        assert len(children) == 3
+        stream = open_stream(server, max_tokens=300, ignore_eos=True)
+        first_chunk(stream)
+        server.process.send_signal(signal.SIGTERM)
+        text = read_all(stream).decode()
+        assert "data: [DONE]" in text and '"finish_reason":"length"' in text
+        assert server.process.wait(server_harness.PATIENCE_S) == 0
+        assert not any(alive(pid) for pid in children)
+    with serving(core, port=server.port, ready=False):
+        pass  # the port is free again
+
+
+def test_drain_ends_after_its_time(core: Path) -> None:
+    with serving(core, "drain_seconds=0", env={"FAKE_TICK_MS": "50"}) as server:
+        children = server.children()
+        stream = open_stream(server, max_tokens=LONG, ignore_eos=True)
+        first_chunk(stream)
+        assert server.stop() == 0
+        assert "[DONE]" not in read_all(stream).decode()
+        assert not any(alive(pid) for pid in children)
+
+
+def test_killed_parent_ends_everything(core: Path) -> None:
+    with serving(core, "workers=2") as server:
+        children = server.children()
+        assert len(children) == 3 and all(alive(pid) for pid in children)
+        server.process.kill()
+        wait_until(lambda: not any(alive(pid) for pid in children), "children ended")
+
+
+def test_options_are_checked(core: Path) -> None:
+    from helios_dod.runtime.options import EngineOptions
+    from helios_dod.server.options import ServeOptions
+
+    def options(**fields: Any) -> ServeOptions:
+        return ServeOptions(core=core, load_assets=lambda path: None,  # type: ignore[arg-type]
+                            run_engine=lambda: None, **{"engine": EngineOptions(), **fields})
+
+    assert options().permits == 256 and options().max_active == 64
+    for fields, name in (({"workers": 5}, "--workers"), ({"port": 70000}, "--port"),
+                         ({"limits_name": "HUGE"}, "--limits"),
+                         ({"queue_capacity": 1000}, "--queue-capacity"),
+                         ({"engine": EngineOptions(max_active=65)}, "--max-active")):
+        with pytest.raises(ValueError, match=name):
+            options(**fields)
