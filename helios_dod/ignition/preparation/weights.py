@@ -101,6 +101,14 @@ class ModelWeights:
             pieces.append(Piece(weight, bias, column, sum(tensor.shape[0] for tensor, _ in group)))
         return Linear(tuple(pieces))
 
+    def head(self, embedding: Handle) -> Handle:
+        """The matrix of the logits: the embedding where the checkpoint ties both."""
+        config = self.checkpoint.config
+        if config.tied:
+            self.used.add("head.weight")  # a copy that some files carry
+            return embedding
+        return self.matrix("head.weight", config.vocabulary, config.hidden)
+
     def check_all_used(self, recipe: str) -> None:
         """Refuses a checkpoint with tensors that the recipe has no place for."""
         left = sorted(set(self.checkpoint.tensors) - self.used)

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint, ModelConfig, RotaryScaling
-from helios_dod.ignition.preparation.attention import (
-    AttentionBuffers,
-    declare_attention,
-    history_regions,
-)
+from helios_dod.ignition.preparation.attention import declare_attention, history_regions
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import Shared, declare_shared
 from helios_dod.ignition.preparation.finish import activation, finish
@@ -45,27 +41,19 @@ class Layer:
 
 def declare_layer(weights: ModelWeights, config: ModelConfig, number: int) -> Layer:
     """Declares the weights of layer `number`."""
-    at = f"layers.{number}."
+    at, hidden, inner = f"layers.{number}.", config.hidden, config.intermediate
     query, key = config.heads * config.head, config.key_heads * config.head
+    heads = [(at + "query", query), (at + "key", key), (at + "value", key)]
     return Layer(
-        attention_norm=weights.vector(at + "attention_norm.weight", config.hidden),
-        query_key_value=weights.linear(
-            at + "query_key_value",
-            [(at + "query", query), (at + "key", key), (at + "value", key)],
-            config.hidden,
-        ),
+        attention_norm=weights.vector(at + "attention_norm.weight", hidden),
+        query_key_value=weights.linear(at + "query_key_value", heads, hidden),
         query_norm=weights.optional_vector(at + "query_norm.weight", config.head),
         key_norm=weights.optional_vector(at + "key_norm.weight", config.head),
         attention_output=weights.linear(
-            at + "attention_output", [(at + "attention_output", config.hidden)], query
-        ),
-        feed_norm=weights.vector(at + "feed_norm.weight", config.hidden),
-        gate_up=weights.linear(
-            at + "gate_up",
-            [(at + "gate", config.intermediate), (at + "up", config.intermediate)],
-            config.hidden,
-        ),
-        down=weights.linear(at + "down", [(at + "down", config.hidden)], config.intermediate),
+            at + "attention_output", [(at + "attention_output", hidden)], query),
+        feed_norm=weights.vector(at + "feed_norm.weight", hidden),
+        gate_up=weights.linear(at + "gate_up", [(at + "gate", inner), (at + "up", inner)], hidden),
+        down=weights.linear(at + "down", [(at + "down", hidden)], inner),
         window=config.windows[number],
     )
 
@@ -73,71 +61,41 @@ def declare_layer(weights: ModelWeights, config: ModelConfig, number: int) -> La
 class Decoder:
     """Emits the operations of one model of the family."""
 
-    def __init__(
-        self, builder: Builder, shared: Shared, checkpoint: Checkpoint, options: Options
-    ) -> None:
+    def __init__(self, builder: Builder, shared: Shared, checkpoint: Checkpoint,
+                 options: Options) -> None:
         config = checkpoint.config
         if config.rotary is None:
             raise PreparationError(
-                f"checkpoint {checkpoint.name}: recipe {NAME} needs rotary positions"
-            )
-        self.config, self.shared = config, shared
+                f"checkpoint {checkpoint.name}: recipe {NAME} needs rotary positions")
+        self.config, self.shared, self.rotary = config, shared, config.rotary
         weights = ModelWeights(builder, checkpoint)
         self.embedding = weights.matrix("embedding.weight", config.vocabulary, config.hidden)
         factors = None
-        if config.rotary.scaling is RotaryScaling.FACTORS:
-            factors = weights.floats("rotary_factors.weight", config.rotary.dimension // 2)
-        self.frequencies = builder.vector("frequencies", frequencies(config.rotary, factors))
+        if self.rotary.scaling is RotaryScaling.FACTORS:
+            factors = weights.floats("rotary_factors.weight", self.rotary.dimension // 2)
+        self.frequencies = builder.vector("frequencies", frequencies(self.rotary, factors))
         self.layers = [declare_layer(weights, config, number) for number in range(config.layers)]
         self.final_norm = weights.vector("final_norm.weight", config.hidden)
-        if config.tied:
-            self.head_weight = self.embedding
-            weights.used.add("head.weight")
-        else:
-            self.head_weight = weights.matrix("head.weight", config.vocabulary, config.hidden)
+        self.head_weight = weights.head(self.embedding)
         weights.check_all_used(NAME)
-        self.attention: AttentionBuffers = declare_attention(builder, shared, config, options)
+        self.buffers = declare_attention(builder, shared, config, options)
         self.gate_up, self.activated = (
             builder.buffer(name, wire.SCRATCH, wire.F32, (symbol(wire.PACKED), columns))
-            for name, columns in (
-                ("gate_up", 2 * config.intermediate),
-                ("activated", config.intermediate),
-            )
-        )
+            for name, columns in (("gate_up", 2 * config.intermediate),
+                                  ("activated", config.intermediate)))
         self.activation = activation(checkpoint, "silu")
 
     def embed(self, body: Body, ids: wire.Operand) -> None:
         """Rows of the embedding table."""
-        body.add(
-            wire.Embed(
-                rows=PACKED,
-                index=ids,
-                table=self.embedding.index,
-                output=self.attention.hidden.whole,
-            )
-        )
+        body.add(wire.Embed(rows=PACKED, index=ids, table=self.embedding.index,
+                            output=self.buffers.hidden.whole))
 
-    def normalise(
-        self,
-        body: Body,
-        rows: wire.RowDomain,
-        source: wire.Operand,
-        output: wire.Operand,
-        weight: Handle,
-        group: int = 0,
-    ) -> None:
+    def normalise(self, body: Body, rows: wire.RowDomain, source: wire.Operand,
+                  output: wire.Operand, weight: Handle, group: int = 0) -> None:
         """Root-mean-square norm."""
-        body.add(
-            wire.Normalise(
-                rows=rows,
-                kind=wire.RMS,
-                input=source,
-                output=output,
-                weight=weight.index,
-                epsilon=self.config.norm_epsilon,
-                group=group,
-            )
-        )
+        body.add(wire.Normalise(
+            rows=rows, kind=wire.RMS, input=source, output=output, weight=weight.index,
+            epsilon=self.config.norm_epsilon, group=group))
 
     def run_layers(self, body: Body) -> None:
         """All layers, in place on the hidden rows."""
@@ -147,63 +105,39 @@ class Decoder:
 
     def run_attention(self, body: Body, number: int, layer: Layer) -> None:
         """The attention half of a layer."""
-        config, buffers = self.config, self.attention
-        rotary = config.rotary
-        assert rotary is not None
-        self.normalise(
-            body, PACKED, buffers.hidden.whole, buffers.normed.whole, layer.attention_norm
-        )
-        body.add(
-            *layer.query_key_value.apply(PACKED, buffers.normed.whole, buffers.query_key_value)
-        )
+        buffers, head = self.buffers, self.config.head
+        hidden, normed = buffers.hidden.whole, buffers.normed.whole
+        self.normalise(body, PACKED, hidden, normed, layer.attention_norm)
+        body.add(*layer.query_key_value.apply(PACKED, normed, buffers.query_key_value))
         for part, weight in ((buffers.query, layer.query_norm), (buffers.key, layer.key_norm)):
             if weight is not None:
-                self.normalise(body, PACKED, part, part, weight, group=config.head)
+                self.normalise(body, PACKED, part, part, weight, group=head)
+        kind = wire.INTERLEAVED if self.rotary.interleaved else wire.HALVES
         body.add(
             wire.Rotary(
-                operand=buffers.query_and_key,
-                position=self.shared.staged["position"].whole,
-                frequencies=self.frequencies.index,
-                kind=wire.INTERLEAVED if rotary.interleaved else wire.HALVES,
-                head=config.head,
-                magnitude=rotary.magnitude,
-            )
-        )
-        body.add(*buffers.attend(number, layer.window))
-        body.add(
+                operand=buffers.query_and_key, position=self.shared.staged["position"].whole,
+                frequencies=self.frequencies.index, kind=kind, head=head,
+                magnitude=self.rotary.magnitude),
+            *buffers.attend(number, layer.window),
             *layer.attention_output.apply(
-                PACKED, buffers.attended.whole, buffers.hidden, accumulate=True
-            )
-        )
+                PACKED, buffers.attended.whole, buffers.hidden, accumulate=True))
 
     def run_feed(self, body: Body, layer: Layer) -> None:
         """The feed-forward half of a layer."""
-        buffers, columns = self.attention, self.config.intermediate
-        self.normalise(body, PACKED, buffers.hidden.whole, buffers.normed.whole, layer.feed_norm)
-        body.add(*layer.gate_up.apply(PACKED, buffers.normed.whole, self.gate_up))
+        columns, hidden, normed = self.config.intermediate, self.buffers.hidden, self.buffers.normed
+        self.normalise(body, PACKED, hidden.whole, normed.whole, layer.feed_norm)
         body.add(
+            *layer.gate_up.apply(PACKED, normed.whole, self.gate_up),
             wire.Activation(
-                rows=PACKED,
-                kind=self.activation,
-                gate=self.gate_up.part(0, columns),
-                up=self.gate_up.part(columns, columns),
-                has_up=True,
-                output=self.activated.whole,
-            )
-        )
-        body.add(*layer.down.apply(PACKED, self.activated.whole, buffers.hidden, accumulate=True))
+                rows=PACKED, kind=self.activation, gate=self.gate_up.part(0, columns),
+                up=self.gate_up.part(columns, columns), has_up=True, output=self.activated.whole),
+            *layer.down.apply(PACKED, self.activated.whole, hidden, accumulate=True))
 
     def head(self, body: Body, rows: wire.RowDomain, source: Handle) -> None:
         """Final norm, in place, and logits."""
         self.normalise(body, rows, source.whole, source.whole, self.final_norm)
-        body.add(
-            wire.Product(
-                rows=rows,
-                input=source.whole,
-                weight=self.head_weight.index,
-                output=self.attention.logits.whole,
-            )
-        )
+        body.add(wire.Product(rows=rows, input=source.whole, weight=self.head_weight.index,
+                              output=self.buffers.logits.whole))
 
 
 def prepare_decoder(checkpoint: Checkpoint, options: Options) -> Prepared:
@@ -211,14 +145,8 @@ def prepare_decoder(checkpoint: Checkpoint, options: Options) -> Prepared:
     builder = Builder()
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
     decoder = Decoder(builder, shared, checkpoint, options)
-    buffers = decoder.attention
-    model = TextModel(
-        buffers.hidden,
-        buffers.logits,
-        checkpoint.config.hidden,
-        decoder.embed,
-        decoder.run_layers,
-        decoder.head,
-    )
+    buffers = decoder.buffers
+    model = TextModel(buffers.hidden, buffers.logits, checkpoint.config.hidden, decoder.embed,
+                      decoder.run_layers, decoder.head)
     TextPrograms(builder, shared, model, options).emit()
     return finish(builder, checkpoint, options, history_regions(buffers))

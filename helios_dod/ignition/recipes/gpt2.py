@@ -56,11 +56,7 @@ class Gpt2:
         self.positions = weights.matrix("positions.weight", config.context, config.hidden)
         self.layers = [self.declare_layer(number) for number in range(config.layers)]
         self.final_norm = self.declare_norm("final_norm")
-        self.head_weight = self.embedding
-        if config.tied:
-            weights.used.add("head.weight")
-        else:
-            self.head_weight = weights.matrix("head.weight", config.vocabulary, config.hidden)
+        self.head_weight = weights.head(self.embedding)
         weights.check_all_used(NAME)
         self.buffers = declare_attention(builder, shared, config, options)
         self.up, self.activated = (
