@@ -1,0 +1,183 @@
+"""The host executor: binds a manifest to memory and runs its programs on own threads."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numba import typeof, types
+
+from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.host import attention, plan, products, run
+from helios_dod.limits import FRAMES_MAX
+
+HOST_COPIES = 256  # page pairs of one copy_pages submission
+DRAIN_POLL_S = 0.0002
+
+
+class HostExecutor:
+    """Runs HostBody programs. One owner thread calls it; `threads` own threads work (default: all)."""
+
+    name = "host"
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.thread_count = threads or os.cpu_count() or 1
+        self._control = plan.aligned_zeros(run.CONTROL_WORDS * 8).view(np.int64)
+        self._queue = plan.aligned_zeros(run.QUEUE * run.QUEUE_WORDS * 8).view(np.int64).reshape(
+            run.QUEUE, run.QUEUE_WORDS)
+        self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._control[run.WAKE], self._control[run.DONE] = self._wake, self._done
+        self._control[run.THREADS] = self.thread_count
+        self._threads: list[threading.Thread] = []
+        self._failure: BaseException | None = None
+        self._sequence = 0
+        self._closed = False
+
+    def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
+             staging_first: Mapping[int, int], world: np.ndarray) -> None:
+        """Binds every buffer and program, compiles or loads all code, and starts the threads."""
+        assert not self._threads, "load is called once"
+        self.memory = plan.Memory(manifest, geometry, weights, staging_first, world)
+        self._host_count = np.zeros(1, np.int32)
+        self._host_pairs = np.zeros((HOST_COPIES, 2), np.int32)
+        tables: list[np.ndarray] = []
+        self._entries = np.zeros(
+            (FRAMES_MAX, len(manifest.programs) + 1, run.QUEUE_WORDS), np.int64)
+        planners = [plan.Planner(self.memory, geometry, frame) for frame in range(FRAMES_MAX)]
+        for frame, planner in enumerate(planners):
+            for number, program in enumerate(manifest.programs):
+                body = manifest.host_bodies[program.body]
+                self._add(tables, planner, frame, number, manifest,
+                          [planner.words(operation) for operation in body.operations])
+            self._add(tables, planner, frame, len(manifest.programs), manifest,
+                      [self._copy_words()])
+        self._operations = np.concatenate(tables)
+        self._scratch = [plan.aligned_zeros(self._scratch_bytes(planners[0]))
+                         for _ in range(self.thread_count)]
+        self._compile()
+        self._start()
+
+    def _add(self, tables: list[np.ndarray], planner: plan.Planner, frame: int, number: int,
+             manifest: Any, rows: list[np.ndarray]) -> None:
+        table = np.array(rows or [np.zeros(plan.WORDS, np.int64)])
+        plan.free_barriers(table)
+        entry = self._entries[frame, number]
+        entry[run.FIRST] = sum(len(t) for t in tables)
+        entry[run.COUNT] = len(table)
+        for word, index in ((run.LIVE_PACKED, manifest.live_packed),
+                            (run.LIVE_LANES, manifest.live_lanes),
+                            (run.LIVE_SAMPLED, manifest.live_sampled)):
+            entry[word] = planner.buffer(index).address[frame]
+        tables.append(table)
+
+    def _copy_words(self) -> np.ndarray:
+        """The page copy that copy_pages submits: its pairs lie in the executor's own arrays."""
+        row = np.zeros(plan.WORDS, np.int64)
+        caches = self.memory.caches
+        row[:8] = (plan.COPY_PAGES, 0, self._host_count.ctypes.data, 4, self._host_pairs.ctypes.data,
+                   8, caches.ctypes.data, len(caches))
+        return row
+
+    def _scratch_bytes(self, planner: plan.Planner) -> int:
+        sampling = 4 * (planner.vocabulary + planner.vocabulary // 16 + 64)
+        heads = max(attention.scratch_bytes(*pair) for pair in planner.scratch_heads)
+        return max(products.SCRATCH_BYTES, heads, sampling, 8 * planner.rotary_count)
+
+    def _compile(self) -> None:
+        control, queue = typeof(self._control), typeof(self._queue)
+        run.work.compile((control, queue, typeof(self._operations), types.int64, types.int64))
+        run.enqueue.compile((control, queue, typeof(self._entries), *[types.int64] * 3))
+
+    def _start(self) -> None:
+        for i in range(self.thread_count):
+            thread = threading.Thread(target=self._work, args=(i,), name=f"host-{i}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self, index: int) -> None:
+        try:
+            run.work(self._control, self._queue, self._operations, index,
+                     int(self._scratch[index].ctypes.data))
+        except BaseException as error:
+            self._failure = error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise DeviceError(f"a thread of the host executor failed: {self._failure}")
+
+    def submit(self, frame: int, program: int, sequence: int) -> None:
+        """Queues a program; asynchronous. Sequences grow."""
+        self._check()
+        if not run.enqueue(self._control, self._queue, self._entries, frame, program, sequence):
+            raise DeviceError(f"submit(frame {frame}, program {program}, sequence {sequence}): "
+                              f"{run.QUEUE} programs are queued already")
+        self._sequence = sequence
+
+    def poll(self) -> int:
+        """Newest finished sequence."""
+        if self._failure is not None:
+            self._check()
+        return int(self._control[run.FINISHED])
+
+    def descriptor(self) -> int:
+        """An eventfd, readable when a program finished since it was last read."""
+        return self._done
+
+    def drain(self) -> None:
+        """Waits for every submitted program."""
+        control = self._control
+        while control[run.COMPLETED] < control[run.SUBMITTED]:
+            self._check()
+            time.sleep(DRAIN_POLL_S)
+
+    def copy_pages(self, pairs: np.ndarray) -> None:
+        """Copies cache pages of every plane after all earlier programs. pairs: int [n, 2], from, to."""
+        pairs = np.asarray(pairs, np.int32).reshape(-1, 2)
+        for start in range(0, len(pairs), HOST_COPIES):
+            self.drain()
+            some = pairs[start:start + HOST_COPIES]
+            self._host_pairs[:len(some)] = some
+            self._host_count[0] = len(some)
+            self.submit(0, self._entries.shape[1] - 1, self._sequence)
+        self.drain()
+
+    def page_bytes(self) -> int:
+        """Bytes of one page over all cache planes."""
+        return int(self.memory.caches[:, 1].sum())
+
+    def offload(self, pages: np.ndarray, out: np.ndarray) -> None:
+        """Copies pages into uint8 [n, page_bytes()] after all earlier programs."""
+        self.drain()
+        at = 0
+        for plane in self._planes():
+            out[:, at:at + plane.shape[1]] = plane[pages]
+            at += plane.shape[1]
+
+    def restore(self, data: np.ndarray, pages: np.ndarray) -> None:
+        """Copies uint8 [n, page_bytes()] back into pages after all earlier programs."""
+        self.drain()
+        at = 0
+        for plane in self._planes():
+            plane[pages] = data[:, at:at + plane.shape[1]]
+            at += plane.shape[1]
+
+    def _planes(self) -> list[np.ndarray]:
+        """Every cache plane as uint8 [pages, bytes]."""
+        return [owned.reshape(bound.shape[0], -1) for bound, owned in self.memory.owned_caches()]
+
+    def close(self) -> None:
+        """Drains, ends the threads and frees everything."""
+        if self._closed:
+            return
+        if self._threads and self._failure is None:
+            self.drain()
+        self._closed = True
+        self._control[run.STOP] = 1
+        os.eventfd_write(self._wake, self.thread_count)
+        for thread in self._threads:
+            thread.join()
+        os.close(self._wake)
+        os.close(self._done)
