@@ -14,7 +14,7 @@ from helios_dod.terms import FLAG_PENALTIES, INGRESS_CANCEL, INGRESS_SUBMIT
 
 WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperature", "top_p",
          "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty",
-         "top_logprobs", "bias_count", "stop_id_count", "flags")  # order of put_submission's `words`
+         "top_logprobs", "bias_count", "stop_id_count", "flags")  # order of put_submission's words
 
 EVENT = np.dtype([
     ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
@@ -158,7 +158,8 @@ class Edge:
     def submit(self, request: Submission) -> bool:
         """Queues a request. False when the ring is full (try again, or refuse)."""
         sampling = (request.temperature, request.top_p, request.min_p)
-        penalties = (request.repetition_penalty, request.presence_penalty, request.frequency_penalty)
+        penalties = (request.repetition_penalty, request.presence_penalty,
+                     request.frequency_penalty)
         words = np.array([
             request.priority, len(request.prompt), request.output_limit, request.output_minimum,
             *map(bits, sampling), request.top_k, *map(bits, penalties), request.top_logprobs,
@@ -187,7 +188,7 @@ class Edge:
 
 
 def check_fits(request: Submission, limits: Limits) -> None:
-    """Asserts the fixed capacities of a row; frontends refuse larger requests with a named error."""
+    """Asserts the fixed capacities of a row; frontends refuse larger ones with a named error."""
     assert len(request.eos) <= EOS_MAX and len(request.stop_ids) <= STOP_IDS_MAX
     assert len(request.bias) <= BIAS_MAX and request.top_logprobs <= TOP_LOGPROBS_MAX
     assert 0 < len(request.prompt) <= limits.context_max

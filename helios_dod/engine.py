@@ -1,9 +1,10 @@
 """The loop: clock, edges in, tick, launch, edges out. No policy.
 
-An embedded engine starts no process, opens no port and installs no signal handler; the caller drives
-`step`, or `run` with a stop condition.
+An embedded engine starts no process, opens no port and installs no signal handler; the caller
+drives `step`, or `run` with a stop condition.
 """
 
+import contextlib
 import os
 import select
 import time
@@ -76,7 +77,8 @@ def egress_ends(world, out):
 class Engine:
     """The scheduler of one world over one executor.
 
-    clock: nanoseconds from a monotonic origin. programs: world program row -> manifest program index.
+    clock: nanoseconds from a monotonic origin. programs: world program row -> manifest program
+    index.
     """
 
     def __init__(self, world: np.ndarray, executor: Executor,
@@ -120,7 +122,7 @@ class Engine:
         self.world[0]["frames"]["error"][frame] = 1
 
     def _fail(self, error: DeviceError) -> None:
-        """A device error is final: frames in flight fail their requests, later ones fail at launch."""
+        """A device error is final: frames in flight fail their requests, later ones at launch."""
         self.failure = self.failure or error
         submitted = self.world[0]["frames"]["state"] == FRAME_SUBMITTED
         self.world[0]["frames"]["error"][submitted] = 1
@@ -138,8 +140,8 @@ class Engine:
 
     def run(self, stop: Callable[[], bool], wake: int = -1,
             notify: Callable[[int], None] | None = None) -> None:
-        """Steps until stop() is true. wake: an eventfd written by frontends; notify: called with each
-        frontend that has new events. Blocks, without polling, on the executor and on `wake`."""
+        """Steps until stop() is true. wake: an eventfd written by frontends; notify: called with
+        each frontend that has new events. Blocks, without polling, on the executor and `wake`."""
         poller = select.poll()
         poller.register(self.executor.descriptor(), select.POLLIN)
         if wake >= 0:
@@ -158,7 +160,5 @@ class Engine:
 
 def drain_eventfd(descriptor: int) -> None:
     """Resets a non-blocking eventfd."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         os.eventfd_read(descriptor)
-    except BlockingIOError:
-        pass

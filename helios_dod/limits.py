@@ -1,5 +1,5 @@
-"""Every capacity of the engine. A size is part of the world's type; what a machine really has (pages
-that fit, selected concurrency) is a scalar in `settings`, at most the capacity here."""
+"""Every capacity of the engine. A size is part of the world's type; what a machine really has
+(pages that fit, selected concurrency) is a scalar in `settings`, at most the capacity here."""
 
 from dataclasses import dataclass
 
@@ -55,26 +55,26 @@ class Limits:
 
 TEST_MIN = Limits(
     "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=1,
-    pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12, programs_max=32, bindings_max=512,
-    staging_words_max=8192, page_updates_max=32, frontends_max=2, ingress_rows_max=4,
-    ingress_words_max=4096, egress_rows_max=16,
+    pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12,
+    programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=32,
+    frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
 )
 SMALL = Limits(
     "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=1,
     pages_max=65_536, pages_per_request_max=1024, context_max=16_384, blocks_max=16_384,
-    programs_max=64, bindings_max=2048, staging_words_max=262_144, page_updates_max=2048, frontends_max=4,
-    ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
+    programs_max=64, bindings_max=2048, staging_words_max=262_144, page_updates_max=2048,
+    frontends_max=4, ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
 )
 MEDIUM = Limits(
     "MEDIUM", requests_max=1024, slots_max=256, lanes_max=256, packed_max=4096, width_max=8,
     pages_max=262_144, pages_per_request_max=2048, context_max=32_768, blocks_max=32_768,
-    programs_max=128, bindings_max=4096, staging_words_max=524_288, page_updates_max=8192, frontends_max=8,
-    ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
+    programs_max=128, bindings_max=4096, staging_words_max=524_288, page_updates_max=8192,
+    frontends_max=8, ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
 )
 LARGE = Limits(
     "LARGE", requests_max=4096, slots_max=1024, lanes_max=1024, packed_max=16_384, width_max=8,
     pages_max=1_048_576, pages_per_request_max=8192, context_max=131_072, blocks_max=131_072,
-    programs_max=256, bindings_max=8192, staging_words_max=1_048_576, page_updates_max=32_768, frontends_max=16,
-    ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
+    programs_max=256, bindings_max=8192, staging_words_max=1_048_576, page_updates_max=32_768,
+    frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
 )
 SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE)}

@@ -1,4 +1,5 @@
-"""TICK, the sequence of systems, and its fused jitted form. A test proves that both give the same bytes."""
+"""TICK, the sequence of systems, and its fused jitted form. A test proves that both give the same
+bytes."""
 
 from helios_dod.system import System, kernel
 from helios_dod.systems.accept import accept

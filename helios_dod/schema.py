@@ -8,8 +8,8 @@ A table is a class whose annotations are columns:
         tokens: i32["context_max"]       # a sub-array a row
         free_count: scalar(i32)          # one value for the table, not a column
 
-Names of capacities are attributes of `limits.Limits` (or of the module, for fixed ones). Columns are
-64-byte aligned, so that neighbouring columns never share a cache line.
+Names of capacities are attributes of `limits.Limits` (or of the module, for fixed ones). Columns
+are 64-byte aligned, so that neighbouring columns never share a cache line.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,8 @@ def table_dtype(declared: Table, limits: Limits) -> np.dtype:
         offsets.append(cursor)
         cursor += size
     size = max(COLUMN_ALIGN, -(-cursor // COLUMN_ALIGN) * COLUMN_ALIGN)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size}, align=True)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size},
+                    align=True)
 
 
 def world_dtype(tables: tuple[Table, ...], limits: Limits) -> np.dtype:
@@ -102,4 +103,5 @@ def world_dtype(tables: tuple[Table, ...], limits: Limits) -> np.dtype:
         formats.append(dtype)
         offsets.append(cursor)
         cursor += dtype.itemsize
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": cursor}, align=True)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": cursor},
+                    align=True)

@@ -40,12 +40,12 @@ class Executor(Protocol):
              staging_first: Mapping[int, int], world: np.ndarray) -> None:
         """Binds every buffer and program.
 
-        manifest: ExecutionManifest. weights: resource id -> uint8 array (memory-mapped). staging_first:
-        STAGING buffer index -> first word in `world[0].staging.words[frame]`. COMPLETION buffers are
-        columns of `world[0].completions`."""
+        manifest: ExecutionManifest. weights: resource id -> uint8 array (memory-mapped).
+        staging_first: STAGING buffer index -> first word in `world[0].staging.words[frame]`.
+        COMPLETION buffers are columns of `world[0].completions`."""
 
     def submit(self, frame: int, program: int, sequence: int) -> None:
-        """Launches program number `program` (index into manifest.programs) on a frame; asynchronous."""
+        """Launches `program` (index into manifest.programs) on a frame; asynchronous."""
 
     def poll(self) -> int:
         """Newest finished sequence, 0 before any. Programs finish in submission order."""

@@ -1,9 +1,9 @@
 """The simulated executor: a virtual device over shadow contents. It computes no model.
 
-Every cache record holds a hash of the token at its position and of the record before it, read through
-the page table as a kernel would read it; a token is drawn from the last record. So a wrong page, a
-stale table entry or a skipped write changes the tokens. `expected_tokens` computes the same from the
-token list alone.
+Every cache record holds a hash of the token at its position and of the record before it, read
+through the page table as a kernel would read it; a token is drawn from the last record. So a wrong
+page, a stale table entry or a skipped write changes the tokens. `expected_tokens` computes the same
+from the token list alone.
 """
 
 import os
@@ -174,7 +174,8 @@ class SimulatedExecutor:
     def __init__(self, contract: PreparedContract, clock: VirtualClock,
                  cost: Callable[[int], int] = FixedCost()) -> None:
         self.contract, self.clock, self.cost = contract, clock, cost
-        self._ends: list[tuple[int, int, int, int]] = []  # (end, sequence, frame, program), oldest first
+        # (end, sequence, frame, program), oldest first.
+        self._ends: list[tuple[int, int, int, int]] = []
         self._finished = 0
         self._free_ns = 0
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -245,7 +246,8 @@ class SimulatedExecutor:
 
 
 def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit: int,
-                    output_minimum: int, eos: tuple[int, ...], stop_ids: tuple[int, ...]) -> list[int]:
+                    output_minimum: int, eos: tuple[int, ...],
+                    stop_ids: tuple[int, ...]) -> list[int]:
     """What the simulated device answers, from the token list alone: the naive oracle."""
     history = np.uint64(EMPTY_HISTORY)
     for token in prompt:

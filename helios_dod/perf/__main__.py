@@ -21,7 +21,8 @@ def processor() -> str:
     """The processor's own name."""
     try:
         with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            return next(line.split(":", 1)[1].strip() for line in file
+                        if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.machine()
 

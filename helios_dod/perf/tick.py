@@ -5,6 +5,7 @@ The simulated executor runs between ticks and is not timed. Egress is drained ev
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def summary(spent: np.ndarray) -> dict[str, float]:
             "p99_us": round(float(np.percentile(spent, 99)) / 1e3, 2)}
 
 
-def run(load: Load) -> dict[str, object]:
+def run(load: Load) -> dict[str, Any]:
     """Fused and walked cost of one load; both must leave the same world."""
     fused, walked = Bench(load), Bench(load)
     whole = fused.measure(load.ticks, walked=False)

@@ -1,4 +1,4 @@
-"""The engine's own process: loads a core into shared memory and runs the loop until told to stop."""
+"""The engine's own process: loads a core into shared memory and runs the loop until stopped."""
 
 import os
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     """Serves a core from `memory` (a zeroed world of that size) until options.stopping().
 
     wake_engine: eventfd that frontends write after a submission. wake_frontends: eventfd of each
-    frontend row, written when it has events. Returns after the device is quiet; raises what makes the
-    engine unable to go on."""
+    frontend row, written when it has events. Returns after the device is quiet; raises what makes
+    the engine unable to go on."""
     made = plan(core_path, Options(
         concurrency=options.max_active or None, context_tokens=options.context_tokens or None,
         cache_bytes=options.cache_bytes or None, size=limits_name))

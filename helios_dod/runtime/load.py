@@ -61,7 +61,7 @@ def load(made: Plan, executor: Executor, memory: memoryview | None = None,
          trust_weights: bool = True) -> Engine:
     """Boots the world (in `memory`, if given), loads the executor and returns a ready engine.
 
-    trust_weights: weights are not hashed again; the core's own digests were checked at preparation."""
+    trust_weights: weights are not hashed again; preparation checked the core's own digests."""
     world = boot(made.selection.limits, memory)
     first = bind(world, made.contract, made.selection)
     weights = made.core.weights(trust=trust_weights)

@@ -1,7 +1,7 @@
 """Load-time choices: which size of world, how many slots and pages, which programs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
@@ -51,7 +51,8 @@ def available_bytes() -> int:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    raise SelectionError("cache_bytes", "default", "but /proc/meminfo has no MemAvailable: choose it")
+    raise SelectionError(
+        "cache_bytes", "default", "but /proc/meminfo has no MemAvailable: choose it")
 
 
 def choose_number(field: str, asked: int | None, most: int) -> int:
@@ -64,7 +65,7 @@ def choose_number(field: str, asked: int | None, most: int) -> int:
 
 
 def choose_programs(contract: PreparedContract, slots: int) -> tuple[int, ...]:
-    """Every variant that a cohort of `slots` can need: of each kind, up to the first that holds it."""
+    """Every variant that a cohort of `slots` can need: of each kind, up to the first to hold it."""
     chosen = []
     for index, program in enumerate(contract.programs):
         kind = (program.operation, program.host_pending, program.histogram, program.packed)
@@ -112,7 +113,8 @@ def choose_limits(name: str | None, geometry: Geometry, context: int, width: int
                 and geometry.updates <= size.page_updates_max)
         if fits and ((name is None and size is not TEST_MIN) or name == size.name):
             return size
-    raise SelectionError("size", name or "default", f"geometry {geometry}, context {context} fits none")
+    raise SelectionError(
+        "size", name or "default", f"geometry {geometry}, context {context} fits none")
 
 
 def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[[Geometry], int],
@@ -137,6 +139,6 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry))
     if geometry.pages > limits.pages_max:
-        geometry = Geometry(**{**geometry.__dict__, "pages": limits.pages_max})
+        geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,
                      programs, page_bytes)

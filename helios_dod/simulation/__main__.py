@@ -1,4 +1,5 @@
-"""python -m helios_dod.simulation --seed N --ticks N: replays a seed; the digest is the last line."""
+"""python -m helios_dod.simulation --seed N --ticks N: replays a seed; the digest is the last
+line."""
 
 import argparse
 
@@ -10,7 +11,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m helios_dod.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ticks", type=int, default=1000)
-    parser.add_argument("--fused", action="store_true", help="the fused tick, without checks in between")
+    parser.add_argument("--fused", action="store_true",
+                        help="the fused tick, without checks in between")
     options = parser.parse_args()
     simulator = Simulator(options.seed, walked=not options.fused)
     result = simulator.run(options.ticks)

@@ -47,13 +47,16 @@ def check_requests(w: np.void) -> None:
     require(sorted(listed) == waiting, f"requests: waiting list {listed}, WAITING rows {waiting}")
     order = [int(r["priority"][row]) for row in listed]
     require(order == sorted(order), f"requests: priorities in the waiting list {order}")
-    for row in np.nonzero(r["state"] != FREE)[0]:
+    for row in np.nonzero(r["state"] != FREE)[0].tolist():
         slot = int(r["slot"][row])
         require((slot != NO_ROW) or r["state"][row] != RUNNING, f"requests[{row}].slot")
-        require(slot == NO_ROW or int(w["slots"]["request"][slot]) == row, f"requests[{row}].slot {slot}")
+        require(slot == NO_ROW or int(w["slots"]["request"][slot]) == row,
+                f"requests[{row}].slot {slot}")
         count, prompt = int(r["token_count"][row]), int(r["prompt_count"][row])
-        require(prompt <= count <= prompt + int(r["output_limit"][row]), f"requests[{row}].token_count")
-        require(0 <= int(r["emitted_count"][row]) <= count - prompt, f"requests[{row}].emitted_count")
+        require(prompt <= count <= prompt + int(r["output_limit"][row]),
+                f"requests[{row}].token_count")
+        require(0 <= int(r["emitted_count"][row]) <= count - prompt,
+                f"requests[{row}].emitted_count")
         require((r["finish"][row] != 0) == (r["state"][row] == FINISHED), f"requests[{row}].finish")
 
 
@@ -66,7 +69,8 @@ def check_tokens(w: np.void) -> None:
             owned[int(r["blocks"][row, index])] = int(row)
     for block, owner in owned.items():
         require(int(t["owner"][block]) == owner, f"tokens[{block}].owner {t['owner'][block]}")
-    require(len(owned) + int(t["free_count"]) == len(t["owner"]), f"tokens.free_count {t['free_count']}")
+    require(len(owned) + int(t["free_count"]) == len(t["owner"]),
+            f"tokens.free_count {t['free_count']}")
 
 
 def check_slots(w: np.void) -> None:
@@ -106,7 +110,8 @@ def check_pages(w: np.void) -> None:
     for page, slot in owned.items():
         require(p["state"][page] == PAGE_PRIVATE and int(p["owner"][page]) == slot,
                 f"pages[{page}].owner {p['owner'][page]}, table of slot {slot}")
-    require(len(owned) + int(p["free_count"]) == int(p["page_count"]), f"pages.free_count {p['free_count']}")
+    require(len(owned) + int(p["free_count"]) == int(p["page_count"]),
+            f"pages.free_count {p['free_count']}")
     require(promised == int(p["promised_count"]) <= int(p["free_count"]),
             f"pages.promised_count {p['promised_count']}, needs {promised}")
 
@@ -124,8 +129,11 @@ def check_quiet(world: np.ndarray) -> None:
     """What must hold when all work is done and delivered: nothing is held."""
     check(world)
     w = world[0]
-    for name, rows in (("requests", len(w["requests"]["state"])), ("slots", int(w["settings"]["slot_count"])),
-                       ("pages", int(w["pages"]["page_count"])), ("tokens", len(w["tokens"]["owner"]))):
-        require(int(w[name]["free_count"]) == rows, f"{name}.free_count {w[name]['free_count']} of {rows}")
+    capacities = (("requests", len(w["requests"]["state"])),
+                  ("slots", int(w["settings"]["slot_count"])),
+                  ("pages", int(w["pages"]["page_count"])), ("tokens", len(w["tokens"]["owner"])))
+    for name, rows in capacities:
+        require(int(w[name]["free_count"]) == rows,
+                f"{name}.free_count {w[name]['free_count']} of {rows}")
     require(not w["frames"]["state"].any(), f"frames.state {w['frames']['state']}")
     require(int(w["pages"]["promised_count"]) == 0, "pages.promised_count")

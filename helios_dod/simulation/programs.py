@@ -1,4 +1,5 @@
-"""A manifest and contract for the simulated executor: programs without bodies, as a recipe emits them."""
+"""A manifest and contract for the simulated executor: programs without bodies, as a recipe emits
+them."""
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as manifest
@@ -16,13 +17,14 @@ LANES = (
 )
 PACKED = (("token", contract.TOKEN), ("position", contract.POSITION), ("lane", contract.LANE))
 ADMISSION = (
-    ("seed", contract.SEED, 2), ("temperature", contract.TEMPERATURE, 1), ("top_p", contract.TOP_P, 1),
-    ("min_p", contract.MIN_P, 1), ("top_k", contract.TOP_K, 1),
+    ("seed", contract.SEED, 2), ("temperature", contract.TEMPERATURE, 1),
+    ("top_p", contract.TOP_P, 1), ("min_p", contract.MIN_P, 1), ("top_k", contract.TOP_K, 1),
     ("repetition", contract.REPETITION_PENALTY, 1), ("presence", contract.PRESENCE_PENALTY, 1),
     ("frequency", contract.FREQUENCY_PENALTY, 1), ("limit", contract.OUTPUT_LIMIT, 1),
     ("minimum", contract.OUTPUT_MINIMUM, 1), ("stop_tokens", contract.STOP_TOKENS, EOS_MAX),
     ("top_count", contract.TOP_LOGPROBS, 1), ("bias_count", contract.BIAS_COUNT, 1),
-    ("bias_tokens", contract.BIAS_TOKENS, BIAS_MAX), ("bias_values", contract.BIAS_VALUES, BIAS_MAX),
+    ("bias_tokens", contract.BIAS_TOKENS, BIAS_MAX),
+    ("bias_values", contract.BIAS_VALUES, BIAS_MAX),
 )
 
 
@@ -47,10 +49,11 @@ class Builder:
 
     def buffer(self, name: str, kind: int, dtype: int, shape: list[tuple[int, int]],
                completion: int = 0) -> int:
-        """Index of a buffer, declared at its first use. shape: (symbol, multiplier) of each axis."""
+        """Index of a buffer, declared at its first use. shape: (symbol, multiplier) an axis."""
         if name not in self.index:
             self.index[name] = len(self.manifest.buffers)
-            added = self.manifest.buffers.add(name=name, kind=kind, dtype=dtype, completion=completion)
+            added = self.manifest.buffers.add(name=name, kind=kind, dtype=dtype,
+                                              completion=completion)
             for symbol, multiplier in shape:
                 added.shape.add(symbol=symbol, multiplier=multiplier)
         return self.index[name]
@@ -58,7 +61,7 @@ class Builder:
     def bind(self, graph: contract.GraphContract, name: str, source: int, symbol: int, words: int,
              indexing: int) -> None:
         """One value binding of a program, and its staging buffer."""
-        dtype = {contract.SEED: manifest.U64}.get(source, manifest.I32)
+        dtype = manifest.U64 if source == contract.SEED else manifest.I32
         if source in (contract.TEMPERATURE, contract.TOP_P, contract.MIN_P, contract.BIAS_VALUES,
                       contract.REPETITION_PENALTY, contract.PRESENCE_PENALTY,
                       contract.FREQUENCY_PENALTY):
@@ -66,7 +69,8 @@ class Builder:
         columns = words // 2 if dtype == manifest.U64 else words
         shape = [(symbol, 1)] if columns == 1 else [(symbol, 1), (0, columns)]
         graph.bindings.add(
-            buffer=self.buffer(name, manifest.STAGING, dtype, shape), source=source, indexing=indexing)
+            buffer=self.buffer(name, manifest.STAGING, dtype, shape), source=source,
+            indexing=indexing)
 
     def program(self, name: str, operation: int, batch: int, packed: int,
                 host_pending: bool = False, histogram: int = 0) -> None:
@@ -116,7 +120,7 @@ COMPLETION_LANES = (
 def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int = 16,
                    lanes: int = 3, packed: int = 16,
                    ) -> tuple[manifest.ExecutionManifest, contract.ServingContract]:
-    """A core without weights: one cache plane of 8-byte shadow records, every operation of a decoder."""
+    """A core without weights: one cache plane of 8-byte shadow records, a decoder's operations."""
     builder = Builder()
     plane = builder.buffer("shadow", manifest.CACHE, manifest.U64,
                            [(manifest.PAGES, 1), (manifest.PAGE_TOKENS, 1)])

@@ -1,8 +1,9 @@
 """The deterministic simulator: the shipped tick over a virtual device and clock.
 
-A seed decides everything: arrivals, lengths, cancels, deadlines, how lazily the reader drains. After
-every system invariants and the write-set are checked; every finished answer is compared with the oracle.
-`python -m helios_dod.simulation --seed N --ticks N` replays a seed and prints its digest last.
+A seed decides everything: arrivals, lengths, cancels, deadlines, how lazily the reader drains.
+After every system invariants and the write-set are checked; every finished answer is compared with
+the oracle. `python -m helios_dod.simulation --seed N --ticks N` replays a seed and prints its
+digest last.
 """
 
 import random
@@ -82,7 +83,8 @@ class Simulator:
         self.walked, self.vocabulary = walked, vocabulary
         manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed)
         contract = decode(serving, manifest)
-        options = Options(size=size, frames=frames, host_pending=host_pending, cache_bytes=pages * 128)
+        options = Options(size=size, frames=frames, host_pending=host_pending,
+                          cache_bytes=pages * 128)
         selection = choose(
             contract, 128, lambda geometry: staging_layout(contract, geometry)[1], options)
         self.world = boot(selection.limits)
@@ -109,9 +111,9 @@ class Simulator:
         deadline = self.clock.now_ns + rng.randint(0, 60_000) if rng.random() < load.deadline else 0
         prompt = np.array([rng.randrange(self.vocabulary) for _ in range(count)], np.int32)
         return Submission(
-            tag=self.next_tag, prompt=prompt, output_limit=limit, output_minimum=rng.choice((0, 0, 3)),
-            seed=rng.getrandbits(64), eos=eos, stop_ids=stops, deadline_ns=deadline,
-            priority=rng.randint(0, load.priority_max))
+            tag=self.next_tag, prompt=prompt, output_limit=limit,
+            output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64), eos=eos, stop_ids=stops,
+            deadline_ns=deadline, priority=rng.randint(0, load.priority_max))
 
     def send(self, arrivals: bool) -> None:
         """This tick's arrivals and cancels."""
@@ -133,7 +135,8 @@ class Simulator:
                 require(int(event["index"]) == len(live.tokens), f"egress: index {event['index']}")
                 live.tokens.append(int(event["token"]))
             elif event["kind"] == EGRESS_REJECTED:
-                require(int(event["value"]) > int(event["limit"]), "egress: rejection without cause")
+                require(int(event["value"]) > int(event["limit"]),
+                        "egress: rejection without cause")
                 self.rejected += 1
                 del self.live[int(event["tag"])]
             else:
@@ -164,8 +167,7 @@ class Simulator:
             require(reason == FINISH_LIMIT, f"tag {s.tag}: finish {reason}, ended by limit")
 
     def walk(self) -> None:
-        """One tick, system by system, with invariants and write-sets; launches as the engine
-        does."""
+        """One tick, system by system, with invariants and write-sets; then the engine's launch."""
         begin(self.world, self.clock(), self.executor.poll())
         for system in TICK:
             before = snapshot(self.world)
@@ -193,8 +195,7 @@ class Simulator:
             self.clock.now_ns += self.rng.randint(1, 2000)
 
     def run(self, ticks: int) -> str:
-        """Safety phase of `ticks`, then liveness: all work ends and everything is free. The
-        digest."""
+        """Safety phase of `ticks`, then liveness: all work ends and all is free. The digest."""
         for _ in range(ticks):
             self.tick()
         for _ in range(200_000):
