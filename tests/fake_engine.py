@@ -26,7 +26,7 @@ from helios_dod.terms import (
     INGRESS_CANCEL,
     REJECT_PAGES,
 )
-from helios_dod.world import attach
+from helios_dod.world import boot
 
 CONTEXT = 4096
 TRIGGERS = {"<reject>": REJECT_PAGES, "<nonfinite>": FINISH_NON_FINITE}
@@ -185,7 +185,7 @@ def run(core: Path, memory: memoryview, limits_name: str, wake_engine: int, wake
     from tokenizers import Tokenizer
 
     limits = SIZES[limits_name]
-    world = attach(limits, memory)
+    world = boot(limits, memory)
     world[0]["settings"]["context_tokens"] = options.context_tokens or CONTEXT
     tokenizer = Tokenizer.from_str(core.read_text())
 

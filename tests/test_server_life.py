@@ -127,11 +127,17 @@ def test_engine_killed(core: Path) -> None:
         assert server.stop() == 0
 
 
-def test_engine_failure_at_start_names_the_cause(core: Path) -> None:
-    with serving(core, env={"FAKE_FAIL": "no such pages"}, ready=False) as server:
-        wait_until(lambda: server.get("/health").status_code == 503, "failure seen")
-        assert "no such pages" in server.get("/health").json()["error"]["message"]
-        assert server.get("/ready").status_code == 503
+def test_engine_failure_at_start_ends_the_server_with_the_cause(core: Path) -> None:
+    server = Server(core, 0, [], {"FAKE_FAIL": "no such pages"})
+    assert server.process.wait(server_harness.PATIENCE_S) == 2
+    wait_until(lambda: "error: no such pages" in server.output, server.output)
+
+
+def test_engine_killed_at_start_ends_the_server(core: Path) -> None:
+    with serving(core, env={"FAKE_START_S": "60"}, ready=False) as server:
+        os.kill(server.children()[0], signal.SIGKILL)
+        assert server.process.wait(server_harness.PATIENCE_S) == 2
+        wait_until(lambda: "SIGKILL" in server.output, server.output)
 
 
 def test_starting_is_503(core: Path) -> None:

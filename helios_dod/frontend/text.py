@@ -35,7 +35,8 @@ class ByteTable:
     special: np.ndarray  # uint8 [tokens]
 
     @classmethod
-    def of(cls, data: bytes, offsets: Sequence[int], special: bytes) -> "ByteTable":
+    def of(cls, data: bytes, offsets: Sequence[int] | np.ndarray,
+           special: bytes) -> "ByteTable":
         """From the fields of a core's TokenBytes. Raises ValueError where they disagree."""
         ends = np.array(offsets, dtype=np.int64)
         if len(ends) != len(special) + 1:

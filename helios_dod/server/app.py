@@ -6,6 +6,7 @@ serves, requests are answered 503.
 
 import asyncio
 import os
+import signal
 import sys
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,14 @@ from helios_dod.server.answers import Send
 from helios_dod.server.bridge import Bridge
 from helios_dod.server.chat import ChatHandler, Disconnected, Receive, send_error, send_json
 from helios_dod.server.chunks import as_json
-from helios_dod.server.control import ENGINE_FAILED, ENGINE_READY, SharedMemory, get_cause
+from helios_dod.server.control import (
+    ENGINE_FAILED,
+    ENGINE_READY,
+    ENGINE_STARTING,
+    SharedMemory,
+    get_cause,
+    set_cause,
+)
 from helios_dod.server.errors import (
     ApiError,
     ExecutionFailed,
@@ -28,7 +36,7 @@ from helios_dod.server.errors import (
 from helios_dod.server.metrics import CONTENT_TYPE, Exporter
 from helios_dod.server.options import ServeOptions
 from helios_dod.server.processes import exit_text, process_exit
-from helios_dod.tables.service import STATUS_CLASSES
+from helios_dod.tables.service import STATUS_CLASSES, announce_once
 
 RETRY = ((b"retry-after", b"1"),)
 
@@ -115,7 +123,9 @@ class App:
     def start(self) -> None:
         """Registers wake-ups and begins to load."""
         loop = asyncio.get_running_loop()
-        self.memory.control[0]["workers"]["pid"][self.worker] = os.getpid()
+        workers = self.memory.control[0]["workers"]
+        workers["pid"][self.worker] = os.getpid()
+        workers["ready"][self.worker] = 0
         loop.add_reader(self.wake_self, self.on_wake)
         try:
             self.engine_pidfd = os.pidfd_open(int(self.memory.service["engine_pid"]))
@@ -169,7 +179,8 @@ class App:
                       self.memory.limits.context_max)
         capacity = int(self.memory.service["permit_count"])
         self.chat = ChatHandler(bridge, preparer, context, capacity)
-        if self.worker == 0:
+        self.memory.control[0]["workers"]["ready"][self.worker] = 1
+        if announce_once(self.memory.control):
             print(ready_text(self.options, assets.served_id), flush=True)
 
     async def announce(self) -> None:
@@ -193,11 +204,15 @@ class App:
             os.close(self.engine_pidfd)
             self.engine_pidfd = -1
         service = self.memory.service
-        if self.memory.control[0]["service"]["engine_stop"] == 0 and not get_cause(service):
-            code = process_exit(int(service["engine_pid"]))
-            self.death = f"the engine process ended: {exit_text(code)}"
-        else:
-            self.death = get_cause(service) or "the engine was stopped"
+        code = process_exit(int(service["engine_pid"]))
+        stopped = service["engine_stop"] != 0
+        self.death = get_cause(service) or (
+            "the engine was stopped" if stopped else f"the engine process {exit_text(code)}")
+        if service["engine_state"] == ENGINE_STARTING and not stopped:
+            service["engine_failed_at_start"] = 1
+            set_cause(service, self.death)
+        if service["engine_failed_at_start"]:
+            os.kill(int(service["parent_pid"]), signal.SIGTERM)  # nothing can ever be served
         if self.bridge is not None:
             self.bridge.fail_all(ExecutionFailed(
                 f"The engine failed: {self.death}.", code="engine_failed"))
@@ -258,8 +273,10 @@ class App:
         return 200
 
     async def get_ready(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """200 when requests are served."""
+        """200 when every worker serves requests."""
         self.serving()
+        if not self.memory.control[0]["workers"]["ready"][: self.options.workers].all():
+            raise Unavailable("Some worker is still loading.", code="starting", headers=RETRY)
         await send_json(send, 200, as_json({"status": "ready"}))
         return 200
 

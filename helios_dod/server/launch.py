@@ -15,17 +15,24 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from helios_dod.errors import UserError
 from helios_dod.server.app import App
-from helios_dod.server.control import ENGINE_FAILED, ENGINE_READY, SharedMemory, set_cause
+from helios_dod.server.control import (
+    ENGINE_FAILED,
+    ENGINE_READY,
+    ENGINE_STARTING,
+    SharedMemory,
+    get_cause,
+    set_cause,
+)
 from helios_dod.server.options import CLOSE_SECONDS, ServeOptions
 from helios_dod.server.processes import die_with_parent
-from helios_dod.world import boot
 
 ENGINE_STOP_SECONDS = 15
 CONNECTIONS_SPARE = 512  # connections above the permits, so that clients beyond them get a 429
 
 
-class LaunchError(RuntimeError):
+class LaunchError(UserError):
     """The server cannot start; the text says what to do."""
 
 
@@ -68,11 +75,11 @@ def eventfd() -> int:
 
 
 def prepare(options: ServeOptions) -> Launch:
-    """Boots the world and the control block."""
+    """Makes the shared memory, zeroed; the engine boots the world in it."""
     memory = SharedMemory(options.limits)
-    boot(options.limits, memory.world)
     service = memory.service
     service["permit_count"] = options.permits
+    service["worker_count"] = options.workers
     service["parent_pid"] = os.getpid()
     service["started_ns"] = time.time_ns()
     return Launch(options, memory, eventfd(), [eventfd() for _ in range(options.workers)])
@@ -93,11 +100,11 @@ def start_engine(launch: Launch) -> None:
 def engine_main(launch: Launch, parent: int) -> NoReturn:
     """The engine process: it ignores signals and ends by state, after the workers."""
     code = 1
+    service, options = launch.memory.service, launch.options
     try:
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        service, options = launch.memory.service, launch.options
 
         def ready() -> None:
             service["engine_state"] = ENGINE_READY
@@ -110,11 +117,14 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
                            launch.wake_engine, launch.wake_workers, engine)
         code = 0
     except BaseException as error:
-        set_cause(launch.memory.service, str(error) or type(error).__name__)
-        launch.memory.service["engine_state"] = ENGINE_FAILED
-        print(f"helios: the engine failed: {error}", file=sys.stderr)
-        if not isinstance(error, (OSError, ValueError)):
+        known = isinstance(error, (UserError, OSError, MemoryError))
+        set_cause(service, str(error) or type(error).__name__)
+        if service["engine_state"] != ENGINE_STARTING:  # else the parent says it
+            print(f"helios: the engine failed: {error}", file=sys.stderr)
+        if not known:
             traceback.print_exc()
+        service["engine_failed_at_start"] = service["engine_state"] == ENGINE_STARTING
+        service["engine_state"] = ENGINE_FAILED
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -169,9 +179,11 @@ def run_workers(launch: Launch) -> None:
     server.serve(spawn_target=spawn, target_loader=load, wrap_loader=False)
 
 
-def serve(options: ServeOptions) -> int:
-    """Serves until SIGTERM or SIGINT. Raises LaunchError if it cannot start. An exit status."""
-    held = reserve_port(options.host, options.port)
+def serve(options: ServeOptions, held: socket.socket | None = None) -> int:
+    """Serves until SIGTERM or SIGINT; the exit status. held: the port, if it is already reserved.
+
+    Raises LaunchError if the port is taken or the engine fails before it is ready."""
+    held = held or reserve_port(options.host, options.port)
     options = replace(options, port=held.getsockname()[1])
     launch = prepare(options)
     start_engine(launch)
@@ -181,4 +193,7 @@ def serve(options: ServeOptions) -> int:
     finally:
         stop_engine(launch)
         held.close()
+    service = launch.memory.service
+    if service["engine_failed_at_start"]:
+        raise LaunchError(get_cause(service) or "the engine process ended before it was ready")
     return 0

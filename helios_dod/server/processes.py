@@ -30,8 +30,8 @@ def process_exit(pid: int) -> int | None:
 def exit_text(status: int | None) -> str:
     """A wait status in words."""
     if status is None:
-        return "its exit status is unknown"
+        return "has ended"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return f"killed by {signal.Signals(number).name}"
-    return f"exit code {os.WEXITSTATUS(status)}"
+        return f"was killed by {signal.Signals(number).name}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"

@@ -17,11 +17,14 @@ class Service:
     """The server's life. The parent writes all but what its comments say."""
 
     engine_state: scalar(i64)  # written by the engine
+    engine_failed_at_start: scalar(i64)  # 1: it never was ready; written by engine and workers
     engine_pid: scalar(i64)
     parent_pid: scalar(i64)
     draining: scalar(i64)  # 1: the server takes no new requests
     engine_stop: scalar(i64)  # 1: workers are gone, the engine ends
     permit_count: scalar(i64)  # rows of `permits` in use
+    worker_count: scalar(i64)  # rows of `workers` in use
+    announced: scalar(i64[1])  # 1: some worker has said that the server is ready
     started_ns: scalar(i64)  # monotonic
     cause_count: scalar(i64)  # bytes of cause; written by the engine
     cause: scalar(u8[CAUSE_BYTES])  # why the engine failed
@@ -39,6 +42,7 @@ class Workers:
     """One row a frontend worker, written by that worker only."""
 
     pid: i64
+    ready: u8  # it serves requests
     serial: i64  # tags given out by all workers that had this row
     responses: i64[STATUS_COUNT]  # by status class
     streams: i64  # streamed responses begun
@@ -80,6 +84,15 @@ def reclaim_permits(control, owner):
             store_release(control[0].permits.owner, row, 0)
             count += 1
     return count
+
+
+@kernel
+def announce_once(control):
+    """True for one caller only, once every worker is ready."""
+    for row in range(control[0].service.worker_count):
+        if control[0].workers.ready[row] == 0:
+            return False
+    return compare_exchange(control[0].service.announced, 0, 0, 1)
 
 
 @kernel

@@ -1,0 +1,92 @@
+"""`helios serve [CORE]`."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helios_dod.errors import UserError
+from helios_dod.limits import SIZES
+
+if TYPE_CHECKING:
+    from helios_dod.server.options import ServeOptions
+
+BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def byte_count(text: str) -> int:
+    """Bytes from a number with an optional unit: 800M, 4G."""
+    lowered = text.strip().lower().removesuffix("b").removesuffix("i")
+    digits = lowered.rstrip("kmg")
+    try:
+        return int(float(digits) * BYTE_UNITS[lowered[len(digits):]])
+    except (ValueError, KeyError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"expected bytes such as 800M or 4G, got {text!r}") from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `helios serve`."""
+    parser.add_argument("core", nargs="?", type=Path,
+                        help="a core folder; without one, the demo model, prepared once")
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    add("--port", type=int, default=8000, help="0 takes any free port (default %(default)s)")
+    add("--workers", type=int, default=1, help="frontend processes (default %(default)s)")
+    add("--max-active", type=int, default=0, metavar="N",
+        help="requests that run at once (default: as many as --limits allows)")
+    add("--queue-capacity", type=int, default=0, metavar="N",
+        help="requests that may wait beyond those; more get 429 (default: as --limits allows)")
+    add("--context", type=int, default=0, metavar="TOKENS",
+        help="tokens of prompt and answer of one request (default: the core's)")
+    add("--cache-memory", type=byte_count, default=0, metavar="BYTES",
+        help="memory of the attention cache, such as 800M (default: chosen from what is free)")
+    add("--threads", type=int, default=0, metavar="N",
+        help="compute threads (default: one a processor)")
+    add("--model-name", metavar="NAME", help="serve the model under this id")
+    add("--accept", metavar="NAMESPACE",
+        help="accept the core's publisher and licence, named by its signed namespace")
+    add("--limits", default="SMALL", choices=[name for name in SIZES if name != "TEST_MIN"],
+        help="capacity of the scheduler's tables (default %(default)s)")
+    add("--drain-seconds", type=int, default=30, metavar="S",
+        help="at SIGTERM, time for running answers to finish (default %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until SIGTERM or SIGINT. Raises UserError."""
+    from helios_dod.cores.acceptance import authorize
+    from helios_dod.cores.reader import open_core
+    from helios_dod.server.launch import reserve_port, serve
+
+    options = serve_options(args)
+    held = reserve_port(args.host, args.port)  # before preparation, which may take long
+    if args.core is None:
+        from helios_dod.cores.demo import demo_core
+
+        options = replace(options, core=demo_core())
+    authorize(open_core(options.core), args.accept)
+    return serve(options, held)
+
+
+def serve_options(args: argparse.Namespace) -> "ServeOptions":
+    """ServeOptions of the command line. Raises UserError."""
+    from helios_dod.runtime.engine_process import run as run_engine
+    from helios_dod.runtime.options import EngineOptions
+    from helios_dod.server.load_assets import load_assets
+    from helios_dod.server.options import ServeOptions
+
+    for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds"):
+        if getattr(args, name) < 0:
+            raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
+                            f"got {getattr(args, name)}")
+    try:
+        return ServeOptions(
+            core=args.core or Path(), load_assets=load_assets, run_engine=run_engine,
+            host=args.host, port=args.port, workers=args.workers,
+            limits_name=args.limits, queue_capacity=args.queue_capacity,
+            model_name=args.model_name, drain_seconds=args.drain_seconds,
+            engine=EngineOptions(
+                max_active=args.max_active, context_tokens=args.context,
+                cache_bytes=args.cache_memory, threads=args.threads))
+    except ValueError as error:
+        raise UserError(str(error)) from None
