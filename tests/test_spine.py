@@ -1,6 +1,7 @@
 """Schema, world, schedule: layout, boot, snapshot, and the two forms of the tick."""
 
 import inspect
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +63,13 @@ def test_fused_tick_calls_the_systems_in_order():
     assert called == [f"run_{step.name}" for step in schedule.TICK]
     for step in schedule.TICK:
         assert getattr(schedule, f"run_{step.name}") is step.run
+
+
+def test_readme_draws_the_tick():
+    """The order of systems in the README is the order of TICK."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    drawn = readme[readme.index("receive ->"):readme.index("emit\n")] + "emit"
+    assert drawn.replace("\n", " ").replace("->", " ").split() == [s.name for s in schedule.TICK]
 
 
 def test_tables_hold_integers_only():

@@ -4,6 +4,7 @@ import argparse
 import json
 import platform
 import sys
+from pathlib import Path
 
 from helios_dod import __version__
 
@@ -43,6 +44,25 @@ def tick(options: argparse.Namespace) -> int:
     return 0
 
 
+def throughput(options: argparse.Namespace) -> int:
+    """Prints tokens per second of a core on the host executor."""
+    from helios_dod.perf.throughput import Load, run
+
+    load = Load(tuple(options.streams), options.steps, options.prompt, options.prefill,
+                options.repeats)
+    result = run(options.core, load, options.threads)
+    if options.json:
+        print(json.dumps({"machine": machine(), **result}))
+        return 0
+    for part in result["decode"]:
+        print(f"decode, {part['streams']} streams: {part['tokens_per_second']} tokens/s "
+              f"({part['lowest']} to {part['highest']})")
+    part = result["prefill"]
+    print(f"prefill of {part['tokens']}: {part['tokens_per_second']} tokens/s "
+          f"({part['lowest']} to {part['highest']})")
+    return 0
+
+
 def lane_list(text: str) -> list[int]:
     """Comma-separated lane counts."""
     return [int(part) for part in text.split(",")]
@@ -59,6 +79,17 @@ def main() -> int:
     command.add_argument("--ticks", type=int, default=500, help="timed ticks")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=tick)
+    command = commands.add_parser("throughput", help="offline tokens per second of a core")
+    command.add_argument("core", type=Path, help="a prepared core")
+    command.add_argument("--streams", type=lane_list, default=[1, 8, 32],
+                         help="numbers of parallel streams, comma-separated (default 1,8,32)")
+    command.add_argument("--steps", type=int, default=64, help="timed tokens of each stream")
+    command.add_argument("--prompt", type=int, default=50, help="prompt tokens of each stream")
+    command.add_argument("--prefill", type=int, default=400, help="tokens of the timed prompt")
+    command.add_argument("--repeats", type=int, default=3)
+    command.add_argument("--threads", type=int, default=0, help="executor threads (0: processors)")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(run=throughput)
     options = parser.parse_args()
     return options.run(options)
 
