@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,13 @@ def test_demo_is_prepared_once(tiny_demo):
     assert demo.demo_core() == path and demo.prepare_demo() == path
     assert (path / "core.pb").stat().st_mtime_ns == before and len(tiny_demo) == 1
     assert not list(path.parent.parent.rglob("*.whl"))
+
+
+def test_first_starts_at_once_prepare_once(tiny_demo):
+    with ThreadPoolExecutor(3) as pool:
+        paths = set(pool.map(lambda _: demo.demo_core(), range(3)))
+    assert paths == {demo.demo_core_path()} and len(tiny_demo) == 1
+    authorize(open_core(paths.pop()))
 
 
 def test_damaged_demo_is_made_again(tiny_demo, monkeypatch, tmp_path):
