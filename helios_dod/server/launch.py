@@ -111,7 +111,7 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
             for wake in launch.wake_workers:
                 os.eventfd_write(wake, 1)
 
-        engine = replace(options.engine, max_active=options.max_active, ready=ready,
+        engine = replace(options.engine, ready=ready,
                          stopping=lambda: bool(service["engine_stop"]))
         options.run_engine(options.core, launch.memory.world, options.limits_name,
                            launch.wake_engine, launch.wake_workers, engine)
