@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from plain_device import DTYPES, PlainDevice
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -75,6 +76,7 @@ class Harness:
         executor.load(self.manifest, self.geometry, weights, self.first, self.world)
         self.graphs = {graph.program: graph for graph in prepared.contract.model.graphs}
         self.sequence = 0
+        self.frame = 0
         self.free = list(range(pages - 1, -1, -1))  # high pages first, so that order is no accident
         self.rows: dict[int, Row] = {}
         self.late: list[tuple[int, int, int]] = []  # entries that the next program uploads
@@ -84,10 +86,12 @@ class Harness:
         elements = np.prod([self.geometry.extent(a.symbol, a.multiplier) for a in buffer.shape])
         return int(elements) * WORD_BYTES[buffer.dtype] // 4
 
-    def run(self, name: str, values: dict[int, Any], frame: int = 0) -> None:
-        """Stages `values` (source -> array of live rows) and runs a program to its end."""
+    def run(self, name: str, values: dict[int, Any]) -> None:
+        """Stages `values` (source -> array of live rows) and runs a program to its end, on the two
+        frames in turn."""
         number = [program.name for program in self.manifest.programs].index(name)
-        staging = self.world[0]["staging"]["words"][frame]
+        self.frame = 1 - self.frame
+        staging = self.world[0]["staging"]["words"][self.frame]
         for binding in self.graphs[name].bindings:
             buffer = self.manifest.buffers[binding.buffer]
             dtype = {wire.F32: np.float32, wire.U64: np.uint64}.get(buffer.dtype, np.int32)
@@ -96,7 +100,7 @@ class Harness:
             first = self.first[binding.buffer]
             staging[first : first + data.size] = data
         self.sequence += 1
-        self.executor.submit(frame, number, self.sequence)
+        self.executor.submit(self.frame, number, self.sequence)
         self.executor.drain()
         assert self.executor.poll() == self.sequence
 
@@ -171,10 +175,10 @@ class Harness:
         for slot, length in zip(slots, lengths, strict=True):
             self.rows[slot].consumed += length
         completions = self.world[0]["completions"]
-        assert completions["slot"][0][: len(slots)].tolist() == slots
-        assert completions["endpoint"][0][: len(slots)].tolist() == [
+        assert completions["slot"][self.frame][: len(slots)].tolist() == slots
+        assert completions["endpoint"][self.frame][: len(slots)].tolist() == [
             self.rows[slot].consumed for slot in slots]
-        return completions["tokens"][0][:sampled, 0].copy()
+        return completions["tokens"][self.frame][:sampled, 0].copy()
 
     def fitting(self, prefix: str, lanes: int, packed: int) -> str:
         """The smallest variant of a program that holds a submission."""
@@ -219,7 +223,7 @@ class Harness:
             targets = [*ids[first + 1 : first + len(part) + 1], 0][: len(part)]
             self.step("scored_prefill", {slot: part}, 0, {contract.TARGET_TOKEN: targets})
             logits.append(self.logits(len(part)))
-            column = self.world[0]["completions"]["scores"][0][: len(part)]
+            column = self.world[0]["completions"]["scores"][self.frame][: len(part)]
             scores.append(column.view(np.float32).copy())
         return np.concatenate(logits), np.concatenate(scores)[:-1]
 
@@ -228,6 +232,14 @@ class Harness:
         return self.buffer("logits")[:rows].copy()
 
     def buffer(self, name: str) -> np.ndarray:
-        """Contents of a device buffer by name."""
+        """Contents of a state, cache or scratch buffer by name."""
         index = next(i for i, buffer in enumerate(self.manifest.buffers) if buffer.name == name)
-        return self.executor.arrays[index]
+        buffer = self.manifest.buffers[index]
+        shape = [self.geometry.extent(axis.symbol, axis.multiplier) for axis in buffer.shape]
+        if isinstance(self.executor, PlainDevice):
+            return self.executor.arrays[index]
+        return self.executor.memory.owned[index].view(DTYPES[buffer.dtype]).reshape(shape)
+
+    def close(self) -> None:
+        """Ends the executor."""
+        self.executor.close()
