@@ -5,16 +5,27 @@ from dataclasses import dataclass
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints.checkpoint import ModelConfig
-from helios_dod.ignition.preparation.builder import Builder, Handle, symbol
+from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import Shared
 from helios_dod.ignition.preparation.options import Options
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows that go on behind a layer's attention: all packed ones, or the sampled ones alone."""
+
+    rows: wire.RowDomain
+    hidden: Handle
+    attended: Handle
 
 
 @dataclass(frozen=True)
 class AttentionBuffers:
     """Scratch rows of packed tokens, and the cache planes of every layer.
 
-    A query_key_value row holds all query heads, then all key heads, then all value heads."""
+    Behind the last layer's attention only rows that are sampled matter: they are selected there
+    into rows of lanes. A query_key_value row holds all query heads, then all key heads, then all
+    value heads."""
 
     config: ModelConfig
     shared: Shared
@@ -22,6 +33,8 @@ class AttentionBuffers:
     normed: Handle  # F32 [PACKED, hidden]
     query_key_value: Handle
     attended: Handle  # F32 [PACKED, heads * head]
+    selected: Handle  # F32 [LANES, hidden]
+    selected_attended: Handle  # F32 [LANES, heads * head]
     logits: Handle  # F32 [LOGIT_ROWS, vocabulary]
     keys: tuple[Handle, ...]  # a layer: [PAGES, key_heads, head, PAGE_TOKENS]
     values: tuple[Handle, ...]  # a layer: [PAGES, key_heads, PAGE_TOKENS, head]
@@ -53,6 +66,17 @@ class AttentionBuffers:
     def value(self) -> wire.Operand:
         """Value columns."""
         return self.query_key_value.part(self._query_columns + self._key_columns, self._key_columns)
+
+    def stream(self, body: Body, layer: int, rows: wire.RowDomain) -> Stream:
+        """The rows that go on behind a layer's attention when `rows` are wanted at the end."""
+        if rows == wire.ROWS_PACKED or layer + 1 < self.config.layers:
+            return Stream(wire.ROWS_PACKED, self.hidden, self.attended)
+        index = self.shared.staged["sample_row"].whole
+        pairs = (self.hidden, self.selected), (self.attended, self.selected_attended)
+        for source, output in pairs:
+            body.add(wire.SelectRows(
+                rows=rows, input=source.whole, index=index, output=output.whole))
+        return Stream(rows, self.selected, self.selected_attended)
 
     def planes(self, layer: int) -> tuple[int, int]:
         """Cache buffers of a layer."""
@@ -89,40 +113,32 @@ class AttentionBuffers:
         return write, attention
 
 
-def declare_attention(
-    builder: Builder, shared: Shared, config: ModelConfig, options: Options
-) -> AttentionBuffers:
+def declare_attention(builder: Builder, shared: Shared, config: ModelConfig,
+                      options: Options) -> AttentionBuffers:
     """Declares the buffers of all layers."""
-    packed, tokens = symbol(wire.PACKED), symbol(wire.PAGE_TOKENS)
-    columns = (config.heads + 2 * config.key_heads) * config.head
+    packed, lanes, tokens = (symbol(s) for s in (wire.PACKED, wire.LANES, wire.PAGE_TOKENS))
+    query = config.heads * config.head
+    columns = query + 2 * config.key_heads * config.head
 
-    def scratch(name: str, width: int) -> Handle:
-        return builder.buffer(name, wire.SCRATCH, wire.F32, (packed, width))
+    def scratch(name: str, rows: wire.Extent, width: int) -> Handle:
+        return builder.buffer(name, wire.SCRATCH, wire.F32, (rows, width))
 
     def planes(name: str, *tail: int | wire.Extent) -> tuple[Handle, ...]:
         return tuple(
-            builder.buffer(
-                f"layers.{layer}.{name}",
-                wire.CACHE,
-                options.cache_dtype,
-                (symbol(wire.PAGES), config.key_heads, *tail),
-            )
-            for layer in range(config.layers)
-        )
+            builder.buffer(f"layers.{layer}.{name}", wire.CACHE, options.cache_dtype,
+                           (symbol(wire.PAGES), config.key_heads, *tail))
+            for layer in range(config.layers))
 
     return AttentionBuffers(
-        config,
-        shared,
-        scratch("hidden", config.hidden),
-        scratch("normed", config.hidden),
-        scratch("query_key_value", columns),
-        scratch("attended", config.heads * config.head),
-        builder.buffer(
-            "logits", wire.SCRATCH, wire.F32, (symbol(wire.LOGIT_ROWS), config.vocabulary)
-        ),
-        planes("keys", config.head, tokens),
-        planes("values", tokens, config.head),
-    )
+        config=config, shared=shared,
+        hidden=scratch("hidden", packed, config.hidden),
+        normed=scratch("normed", packed, config.hidden),
+        query_key_value=scratch("query_key_value", packed, columns),
+        attended=scratch("attended", packed, query),
+        selected=scratch("selected", lanes, config.hidden),
+        selected_attended=scratch("selected_attended", lanes, query),
+        logits=scratch("logits", symbol(wire.LOGIT_ROWS), config.vocabulary),
+        keys=planes("keys", config.head, tokens), values=planes("values", tokens, config.head))
 
 
 def history_regions(buffers: AttentionBuffers) -> list[contract.HistoryRegion]:

@@ -14,28 +14,23 @@ from helios_dod.ignition.preparation.options import Options
 
 @dataclass(frozen=True)
 class TextModel:
-    """A recipe's part of a program. `embed(body, ids)` fills the hidden rows of packed token ids,
-    `layers(body)` runs all layers over them, `head(body, rows, source)` turns rows into logits."""
+    """A recipe's part of a program. `embed(body, ids)` fills the hidden rows of packed token ids;
+    `layers(body, rows)` runs all layers over them and returns the buffer that then holds `rows`
+    (packed ones, or only sampled ones); `head(body, rows, source)` turns those into logits."""
 
-    hidden: Handle  # F32 [PACKED, width]
     logits: Handle  # F32 [LOGIT_ROWS, vocabulary]
-    width: int
     embed: Callable[[Body, wire.Operand], None]
-    layers: Callable[[Body], None]
+    layers: Callable[[Body, wire.RowDomain], Handle]
     head: Callable[[Body, wire.RowDomain, Handle], None]
 
 
 class TextPrograms:
     """Emits every program of a text model into a builder."""
 
-    def __init__(
-        self, builder: Builder, shared: Shared, model: TextModel, options: Options
-    ) -> None:
+    def __init__(self, builder: Builder, shared: Shared, model: TextModel,
+                 options: Options) -> None:
         self.builder, self.shared, self.model, self.options = builder, shared, model, options
         self.tokens = builder.buffer("tokens", wire.SCRATCH, wire.I32, (symbol(wire.PACKED),))
-        self.selected = builder.buffer(
-            "selected", wire.SCRATCH, wire.F32, (symbol(wire.LANES), model.width)
-        )
         self.sampled = builder.buffer("sampled", wire.SCRATCH, wire.I32, (symbol(wire.LANES),))
 
     def emit(self) -> None:
@@ -85,189 +80,102 @@ class TextPrograms:
     def _staged(self, name: str) -> wire.Operand:
         return self.shared.staged[name].whole
 
+    def _staged_all(self, names: str) -> dict[str, wire.Operand]:
+        return {name: self._staged(name) for name in names.split()}
+
     def _state(self, name: str) -> wire.Operand:
         return self.shared.state[name].whole
 
+    def _state_all(self, names: str) -> dict[str, wire.Operand]:
+        return {name: self._state(name) for name in names.split()}
+
     def _admit(self, body: Body, histogram: bool) -> None:
         """Staged admission rows into the state rows of each lane's slot."""
-        names = [entry[0] for entry in ADMISSION] + (["histogram"] if histogram else [])
-        for name in names:
+        for name in [entry[0] for entry in ADMISSION] + ["histogram"] * histogram:
             self._scatter(body, self.shared.admitted[name], name)
-        body.add(
-            wire.FillRows(value=0, slot=self._staged("slot"), destination=self._state("status"))
-        )
+        body.add(wire.FillRows(
+            value=0, slot=self._staged("slot"), destination=self._state("status")))
 
     def _scatter(self, body: Body, source: Handle, state: str) -> None:
-        body.add(
-            wire.ScatterRows(
-                source=source.whole, slot=self._staged("slot"), destination=self._state(state)
-            )
-        )
+        body.add(wire.ScatterRows(
+            source=source.whole, slot=self._staged("slot"), destination=self._state(state)))
 
-    def _update_page_table(self, body: Body) -> None:
-        body.add(
-            wire.UpdatePageTable(
-                count=self._staged("page_update_count"),
-                updates=self._staged("page_updates"),
-                table=self._state("page_table"),
-            )
-        )
+    def _begin(self) -> Body:
+        """A body that starts with the page-table entries newly assigned."""
+        body = Body()
+        body.add(wire.UpdatePageTable(
+            count=self._staged("page_update_count"), updates=self._staged("page_updates"),
+            table=self._state("page_table")))
+        return body
 
     def _select_tokens(self, body: Body, staged: bool) -> wire.Operand:
         """Token ids of the packed rows: staged ones, pending ones where those are -1 or absent."""
-        body.add(
-            wire.SelectTokens(
-                staged=self._staged("token") if staged else None,
-                has_staged=staged,
-                pending=self._state("pending"),
-                slot=self._staged("slot"),
-                lane=self._staged("lane"),
-                output=self.tokens.whole,
-            )
-        )
+        body.add(wire.SelectTokens(
+            staged=self._staged("token") if staged else None, has_staged=staged,
+            pending=self._state("pending"), slot=self._staged("slot"), lane=self._staged("lane"),
+            output=self.tokens.whole))
         return self.tokens.whole
 
-    def _forward(self, body: Body, ids: wire.Operand) -> None:
+    def _forward(self, body: Body, ids: wire.Operand, rows: wire.RowDomain) -> Handle:
+        """The buffer that holds `rows` behind all layers."""
         self.model.embed(body, ids)
-        self.model.layers(body)
+        return self.model.layers(body, rows)
 
-    def _sample(self, body: Body) -> None:
-        """Logits of each sampling lane's last row, a token drawn from them, the program's end."""
-        sampled = wire.ROWS_SAMPLED
+    def _generate(self, body: Body, ids: wire.Operand) -> Body:
+        """All layers, logits of each sampling lane's last row, a token of each, the end."""
+        rows = wire.ROWS_SAMPLED
+        self.model.head(body, rows, self._forward(body, ids, rows))
+        logits, slot = self.model.logits.whole, self._staged("slot")
+        reported = {name: self.shared.completion[name].whole
+                    for name in ("logprob", "top_tokens", "top_logprobs")}
         body.add(
-            wire.SelectRows(
-                rows=sampled,
-                input=self.model.hidden.whole,
-                index=self._staged("sample_row"),
-                output=self.selected.whole,
-            )
-        )
-        self.model.head(body, sampled, self.selected)
-        state = {name: self._state(name) for name in self.shared.state}
-        body.add(
-            wire.AdjustLogits(
-                logits=self.model.logits.whole,
-                slot=self._staged("slot"),
-                **{
-                    name: state[name]
-                    for name in (
-                        "histogram",
-                        "repetition",
-                        "presence",
-                        "frequency",
-                        "bias_tokens",
-                        "bias_values",
-                        "bias_count",
-                        "stop_tokens",
-                        "minimum",
-                        "generated",
-                        "status",
-                    )
-                },
-            ),
+            wire.AdjustLogits(logits=logits, slot=slot, **self._state_all(
+                "histogram repetition presence frequency bias_tokens bias_values bias_count "
+                "stop_tokens minimum generated status")),
             wire.Sample(
-                logits=self.model.logits.whole,
-                slot=self._staged("slot"),
-                position=self._staged("position"),
-                sample_row=self._staged("sample_row"),
-                output=self.sampled.whole,
-                **{
-                    name: state[name]
-                    for name in (
-                        "temperature",
-                        "top_p",
-                        "min_p",
-                        "top_k",
-                        "seed",
-                        "top_count",
-                        "status",
-                    )
-                },
-                **{
-                    name: self.shared.completion[name].whole
-                    for name in ("logprob", "top_tokens", "top_logprobs")
-                },
-            ),
-        )
-        self._advance(body)
+                logits=logits, slot=slot, **self._staged_all("position sample_row"),
+                **self._state_all("temperature top_p min_p top_k seed top_count status"),
+                output=self.sampled.whole, **reported))
+        return self._advance(body)
 
-    def _advance(self, body: Body) -> None:
-        body.add(
-            wire.Advance(
-                sampled=self.sampled.whole,
-                **{
-                    name: self._staged(name)
-                    for name in ("slot", "generation", "consumed", "query_length")
-                },
-                **{
-                    name: self._state(name)
-                    for name in (
-                        "pending",
-                        "histogram",
-                        "generated",
-                        "limit",
-                        "minimum",
-                        "stop_tokens",
-                        "status",
-                    )
-                },
-            )
-        )
+    def _advance(self, body: Body) -> Body:
+        """What every program ends with: state of sampled lanes, completion records of all."""
+        body.add(wire.Advance(
+            sampled=self.sampled.whole,
+            **self._staged_all("slot generation consumed query_length"),
+            **self._state_all("pending histogram generated limit minimum stop_tokens status")))
+        return body
 
     def _prefill(self) -> Body:
-        body = Body()
-        self._update_page_table(body)
-        self._forward(body, self._staged("token"))
-        self._sample(body)
-        return body
+        return self._generate(self._begin(), self._staged("token"))
 
     def _mixed(self) -> Body:
-        body = Body()
-        self._update_page_table(body)
-        self._forward(body, self._select_tokens(body, staged=True))
-        self._sample(body)
-        return body
+        body = self._begin()
+        return self._generate(body, self._select_tokens(body, staged=True))
 
     def _decode(self) -> Body:
-        body = Body()
-        self._update_page_table(body)
-        self._forward(body, self._select_tokens(body, staged=False))
-        self._sample(body)
-        return body
+        body = self._begin()
+        return self._generate(body, self._select_tokens(body, staged=False))
 
     def _decode_host(self) -> Body:
         """The host says which token each lane continues with; packed row r is lane r."""
-        body = Body()
-        self._update_page_table(body)
-        self._forward(body, self._staged("pending_token"))
-        self._sample(body)
-        return body
+        return self._generate(self._begin(), self._staged("pending_token"))
 
     def _resume(self) -> Body:
         """History of known tokens; then the pending token and the count come from the host."""
-        body = Body()
-        self._update_page_table(body)
-        self._forward(body, self._staged("token"))
+        body = self._begin()
+        self._forward(body, self._staged("token"), wire.ROWS_SAMPLED)
         self._scatter(body, self.shared.staged["pending_token"], "pending")
         self._scatter(body, self.shared.staged["generated_count"], "generated")
-        self._advance(body)
-        return body
+        return self._advance(body)
 
     def _scored(self) -> Body:
         """Log-probability of each row's target token; nothing is sampled."""
-        body = Body()
-        self._update_page_table(body)
-        self._forward(body, self._staged("token"))
-        self.model.head(body, wire.ROWS_PACKED, self.model.hidden)
-        body.add(
-            wire.Score(
-                logits=self.model.logits.whole,
-                target=self._staged("target_token"),
-                output=self.shared.completion["scores"].whole,
-            )
-        )
-        self._advance(body)
-        return body
+        body, rows = self._begin(), wire.ROWS_PACKED
+        self.model.head(body, rows, self._forward(body, self._staged("token"), rows))
+        body.add(wire.Score(logits=self.model.logits.whole, target=self._staged("target_token"),
+                            output=self.shared.completion["scores"].whole))
+        return self._advance(body)
 
 
 def batches(lanes: int) -> list[int]:

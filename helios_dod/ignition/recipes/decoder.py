@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint, ModelConfig, RotaryScaling
-from helios_dod.ignition.preparation.attention import declare_attention, history_regions
+from helios_dod.ignition.preparation.attention import Stream, declare_attention, history_regions
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import Shared, declare_shared
 from helios_dod.ignition.preparation.finish import activation, finish
@@ -97,17 +97,21 @@ class Decoder:
             rows=rows, kind=wire.RMS, input=source, output=output, weight=weight.index,
             epsilon=self.config.norm_epsilon, group=group))
 
-    def run_layers(self, body: Body) -> None:
-        """All layers, in place on the hidden rows."""
+    def run_layers(self, body: Body, rows: wire.RowDomain) -> Handle:
+        """All layers, in place on the hidden rows; the buffer that holds `rows` of the last."""
         for number, layer in enumerate(self.layers):
             self.run_attention(body, number, layer)
-            self.run_feed(body, layer)
+            stream = self.buffers.stream(body, number, rows)
+            body.add(*layer.attention_output.apply(
+                stream.rows, stream.attended.whole, stream.hidden, accumulate=True))
+            self.run_feed(body, layer, stream)
+        return stream.hidden
 
     def run_attention(self, body: Body, number: int, layer: Layer) -> None:
-        """The attention half of a layer."""
+        """The attention half of a layer, up to the attended values."""
         buffers, head = self.buffers, self.config.head
-        hidden, normed = buffers.hidden.whole, buffers.normed.whole
-        self.normalise(body, PACKED, hidden, normed, layer.attention_norm)
+        normed = buffers.normed.whole
+        self.normalise(body, PACKED, buffers.hidden.whole, normed, layer.attention_norm)
         body.add(*layer.query_key_value.apply(PACKED, normed, buffers.query_key_value))
         for part, weight in ((buffers.query, layer.query_norm), (buffers.key, layer.key_norm)):
             if weight is not None:
@@ -118,20 +122,18 @@ class Decoder:
                 operand=buffers.query_and_key, position=self.shared.staged["position"].whole,
                 frequencies=self.frequencies.index, kind=kind, head=head,
                 magnitude=self.rotary.magnitude),
-            *buffers.attend(number, layer.window),
-            *layer.attention_output.apply(
-                PACKED, buffers.attended.whole, buffers.hidden, accumulate=True))
+            *buffers.attend(number, layer.window))
 
-    def run_feed(self, body: Body, layer: Layer) -> None:
+    def run_feed(self, body: Body, layer: Layer, stream: Stream) -> None:
         """The feed-forward half of a layer."""
-        columns, hidden, normed = self.config.intermediate, self.buffers.hidden, self.buffers.normed
-        self.normalise(body, PACKED, hidden.whole, normed.whole, layer.feed_norm)
+        columns, rows, normed = self.config.intermediate, stream.rows, self.buffers.normed.whole
+        self.normalise(body, rows, stream.hidden.whole, normed, layer.feed_norm)
         body.add(
-            *layer.gate_up.apply(PACKED, normed.whole, self.gate_up),
+            *layer.gate_up.apply(rows, normed, self.gate_up),
             wire.Activation(
-                rows=PACKED, kind=self.activation, gate=self.gate_up.part(0, columns),
+                rows=rows, kind=self.activation, gate=self.gate_up.part(0, columns),
                 up=self.gate_up.part(columns, columns), has_up=True, output=self.activated.whole),
-            *layer.down.apply(PACKED, self.activated.whole, hidden, accumulate=True))
+            *layer.down.apply(rows, self.activated.whole, stream.hidden, accumulate=True))
 
     def head(self, body: Body, rows: wire.RowDomain, source: Handle) -> None:
         """Final norm, in place, and logits."""
@@ -145,8 +147,6 @@ def prepare_decoder(checkpoint: Checkpoint, options: Options) -> Prepared:
     builder = Builder()
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
     decoder = Decoder(builder, shared, checkpoint, options)
-    buffers = decoder.buffers
-    model = TextModel(buffers.hidden, buffers.logits, checkpoint.config.hidden, decoder.embed,
-                      decoder.run_layers, decoder.head)
+    model = TextModel(decoder.buffers.logits, decoder.embed, decoder.run_layers, decoder.head)
     TextPrograms(builder, shared, model, options).emit()
-    return finish(builder, checkpoint, options, history_regions(buffers))
+    return finish(builder, checkpoint, options, history_regions(decoder.buffers))

@@ -6,7 +6,7 @@ Pre-norm residual layers: x += output(attention(norm(x))); x += down(gelu(up(nor
 from dataclasses import dataclass
 
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.ignition.checkpoints.checkpoint import Checkpoint, ModelConfig
+from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.attention import declare_attention, history_regions
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import Shared, declare_shared
@@ -90,70 +90,52 @@ class Gpt2:
 
     def embed(self, body: Body, ids: wire.Operand) -> None:
         """Token rows plus position rows."""
-        hidden = self.buffers.hidden.whole
-        position = self.shared.staged["position"].whole
+        hidden, position = self.buffers.hidden.whole, self.shared.staged["position"].whole
         body.add(
             wire.Embed(rows=PACKED, index=ids, table=self.embedding.index, output=hidden),
-            wire.Embed(
-                rows=PACKED, index=position, table=self.positions.index, output=hidden,
-                accumulate=True,
-            ),
-        )  # fmt: skip
+            wire.Embed(rows=PACKED, index=position, table=self.positions.index, output=hidden,
+                       accumulate=True))
 
-    def normalise(
-        self, body: Body, rows: wire.RowDomain, source: Handle, output: Handle, norm: Norm
-    ) -> None:
+    def normalise(self, body: Body, rows: wire.RowDomain, source: Handle, output: Handle,
+                  norm: Norm) -> None:
         """Layer norm with bias."""
-        body.add(
-            wire.Normalise(
-                rows=rows, kind=wire.LAYER, input=source.whole, output=output.whole,
-                weight=norm.weight.index, bias=norm.bias.index, has_bias=True,
-                epsilon=self.config.norm_epsilon,
-            )
-        )  # fmt: skip
+        body.add(wire.Normalise(
+            rows=rows, kind=wire.LAYER, input=source.whole, output=output.whole,
+            weight=norm.weight.index, bias=norm.bias.index, has_bias=True,
+            epsilon=self.config.norm_epsilon))
 
-    def run_layers(self, body: Body) -> None:
-        """All layers, in place on the hidden rows."""
+    def run_layers(self, body: Body, rows: wire.RowDomain) -> Handle:
+        """All layers, in place on the hidden rows; the buffer that holds `rows` of the last."""
         buffers = self.buffers
         for number, layer in enumerate(self.layers):
             self.normalise(body, PACKED, buffers.hidden, buffers.normed, layer.attention_norm)
             body.add(
                 *layer.query_key_value.apply(PACKED, buffers.normed.whole, buffers.query_key_value),
-                *buffers.attend(number, window=0),
-                *layer.attention_output.apply(
-                    PACKED, buffers.attended.whole, buffers.hidden, accumulate=True
-                ),
-            )
-            self.normalise(body, PACKED, buffers.hidden, buffers.normed, layer.feed_norm)
+                *buffers.attend(number, window=0))
+            stream = buffers.stream(body, number, rows)
+            body.add(*layer.attention_output.apply(
+                stream.rows, stream.attended.whole, stream.hidden, accumulate=True))
+            self.normalise(body, stream.rows, stream.hidden, buffers.normed, layer.feed_norm)
             body.add(
-                *layer.up.apply(PACKED, buffers.normed.whole, self.up),
-                wire.Activation(
-                    rows=PACKED, kind=self.activation, gate=self.up.whole,
-                    output=self.activated.whole,
-                ),
-                *layer.down.apply(PACKED, self.activated.whole, buffers.hidden, accumulate=True),
-            )  # fmt: skip
+                *layer.up.apply(stream.rows, buffers.normed.whole, self.up),
+                wire.Activation(rows=stream.rows, kind=self.activation, gate=self.up.whole,
+                                output=self.activated.whole),
+                *layer.down.apply(
+                    stream.rows, self.activated.whole, stream.hidden, accumulate=True))
+        return stream.hidden
 
     def head(self, body: Body, rows: wire.RowDomain, source: Handle) -> None:
         """Final norm, in place, and logits."""
         self.normalise(body, rows, source, source, self.final_norm)
-        body.add(
-            wire.Product(
-                rows=rows, input=source.whole, weight=self.head_weight.index,
-                output=self.buffers.logits.whole,
-            )
-        )  # fmt: skip
+        body.add(wire.Product(rows=rows, input=source.whole, weight=self.head_weight.index,
+                              output=self.buffers.logits.whole))
 
 
 def prepare_gpt2(checkpoint: Checkpoint, options: Options) -> Prepared:
     """Programs, contract and weights of a GPT-2 checkpoint."""
     builder = Builder()
-    config: ModelConfig = checkpoint.config
-    shared = declare_shared(builder, options, config.vocabulary)
+    shared = declare_shared(builder, options, checkpoint.config.vocabulary)
     recipe = Gpt2(builder, shared, checkpoint, options)
-    buffers = recipe.buffers
-    model = TextModel(
-        buffers.hidden, buffers.logits, config.hidden, recipe.embed, recipe.run_layers, recipe.head
-    )
+    model = TextModel(recipe.buffers.logits, recipe.embed, recipe.run_layers, recipe.head)
     TextPrograms(builder, shared, model, options).emit()
-    return finish(builder, checkpoint, options, history_regions(buffers))
+    return finish(builder, checkpoint, options, history_regions(recipe.buffers))
