@@ -59,7 +59,9 @@ VARIANTS = (
 )
 LOAD_ALIGN = 4
 CACHE_LINE = 64
-PREFETCH_BYTES = 4096  # measured best of 1, 2, 4 and 8 KiB (perf/host.md)
+PREFETCH_BYTES = 8192  # measured best of 0, 1, 2, 4 and 8 KiB (perf/host.md)
+PREFETCH_LEVEL = 3  # into the first-level cache
+EXPAND_COLUMNS = 128  # columns expanded at a time: 32 KiB, most of a first-level cache
 TILE_UNROLL = 4
 
 
@@ -84,14 +86,14 @@ def _at(builder: Any, base: Any, offset: Any, kind: ir.Type, align: int = LOAD_A
     return builder.load(builder.bitcast(builder.gep(base, [offset]), kind.as_pointer()), align=align)
 
 
-def _prefetch(builder: Any, block: Any, nbytes: int) -> None:
-    """Asks for the `nbytes` that lie PREFETCH_BYTES behind a block: a panel's bytes come in a row."""
+def _prefetch(builder: Any, block: Any, nbytes: int, ahead: int) -> None:
+    """Asks for the `nbytes` that lie `ahead` bytes behind a block: a panel's bytes come in a row."""
     kind = I8.as_pointer()
     function = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32]), "llvm.prefetch.p0")
     for at in range(0, nbytes, CACHE_LINE):
-        line = builder.gep(block, [ir.Constant(I64, PREFETCH_BYTES + at)])
-        builder.call(function, [line, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+        line = builder.gep(block, [ir.Constant(I64, ahead + at)])
+        builder.call(function, [line, ir.Constant(I32, 0), ir.Constant(I32, PREFETCH_LEVEL), ir.Constant(I32, 1)])
 
 
 def _plus(builder: Any, value: Any, constant: int) -> Any:
@@ -242,7 +244,7 @@ def direct(typing_context, variant, lanes, vectors, count, weights, first, steps
         def body(index, acc):
             block = builder.gep(panel, [builder.mul(index, ir.Constant(I64, nbytes))])
             at = builder.mul(index, ir.Constant(I64, columns * 4))
-            _prefetch(builder, block, nbytes)
+            _prefetch(builder, block, nbytes, PREFETCH_BYTES)
 
             def use(j, values):
                 for c in range(c_count):
@@ -282,6 +284,7 @@ def expand(typing_context, variant, lanes, vectors, weights, first, steps, out):
         def body(index, acc):
             block = builder.gep(panel, [builder.mul(index, ir.Constant(I64, nbytes))])
             at = builder.add(skip, builder.mul(index, ir.Constant(I64, columns * PANEL_ROWS * 4)))
+            _prefetch(builder, block, nbytes, EXPAND_COLUMNS // columns * nbytes)
 
             def use(j, values):
                 for v, value in enumerate(values):

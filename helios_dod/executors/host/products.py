@@ -12,7 +12,13 @@ import numpy as np
 
 from helios_dod.executors.host import memory as m
 from helios_dod.executors.host import vectors as v
-from helios_dod.executors.host.microkernels import VARIANTS, direct, expand, tile
+from helios_dod.executors.host.microkernels import (
+    EXPAND_COLUMNS,
+    VARIANTS,
+    direct,
+    expand,
+    tile,
+)
 from helios_dod.executors.host.panels import PANEL_ROWS
 from helios_dod.system import fetch_add, kernel
 
@@ -20,7 +26,6 @@ LANES = v.LANES
 # Vectors a kernel call covers: registers hold `vectors * activation rows` sums.
 VECTORS = 4 if LANES == 16 else 2
 KERNEL_ROWS = VECTORS * LANES
-EXPAND_COLUMNS = 128  # columns expanded at a time: 32 KiB, most of a first-level cache
 BLOCK_ROWS = 128  # activation rows of a chunk
 EXPAND_FROM = 5  # activation rows from which expanded weights pay
 CLAIMS = 8  # chunks a thread claims at least, where there are enough panels
@@ -126,15 +131,15 @@ def expand_panel(variant, weights, steps, out):
 
 @kernel(boundscheck=False)
 def tiles(buffer, columns, x, stride, count, sums):
-    """Continues the sums of one panel over an expanded buffer, six activation rows at a time."""
+    """Continues the sums of one panel over an expanded buffer, six or four activation rows at once."""
     first = 0
     while first < PANEL_ROWS:
         c = 0
-        while c + 6 <= count:
+        while c + 9 <= count or c + 6 == count:
             tile(LANES, VECTORS, 6, buffer, first, columns,
                  x + c * stride, stride, sums + c * PANEL_ROWS * 4)
             c += 6
-        if c + 4 <= count:
+        while c + 4 <= count:
             tile(LANES, VECTORS, 4, buffer, first, columns,
                  x + c * stride, stride, sums + c * PANEL_ROWS * 4)
             c += 4
