@@ -1,4 +1,4 @@
-"""Starts the real server over the engine's test double, on loopback."""
+"""Starts servers on loopback: the real one, or the real one over the engine's test double."""
 
 import json
 import os
@@ -34,13 +34,12 @@ def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIEN
 class Server:
     """One server process and its output."""
 
-    def __init__(self, core: Path, port: int, settings: list[str], env: dict[str, str]) -> None:
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.lines: list[str] = []
         path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "serve_fake.py"), str(core), str(port), *settings],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONPATH": path, **env})
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={**os.environ, "PYTHONPATH": path, **env})
         self.pid = self.process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -108,11 +107,16 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": "fake-model", "messages": [{"role": "user", "content": "Hello"}], **fields}
 
 
+def fake_command(core: Path, port: int = 0, *settings: str) -> list[str]:
+    """The server over the engine's test double. core: a `tokenizers` JSON file."""
+    return [str(HERE / "serve_fake.py"), str(core), str(port), *settings]
+
+
 @contextmanager
-def serving(core: Path, *settings: str, port: int = 0, env: dict[str, str] | None = None,
+def running(command: list[str], env: dict[str, str] | None = None,
             ready: bool = True) -> Iterator[Server]:
     """A server, ended at the end however the test went."""
-    server = Server(core, port, list(settings), env or {})
+    server = Server(command, env or {})
     try:
         server.listening()
         yield server.ready() if ready else server
@@ -120,6 +124,14 @@ def serving(core: Path, *settings: str, port: int = 0, env: dict[str, str] | Non
         if server.process.poll() is None:
             server.process.kill()
         server.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def serving(core: Path, *settings: str, port: int = 0, env: dict[str, str] | None = None,
+            ready: bool = True) -> Iterator[Server]:
+    """A server over the engine's test double."""
+    with running(fake_command(core, port, *settings), env, ready) as server:
+        yield server
 
 
 def open_stream(server: Server, **fields: Any) -> socket.socket:

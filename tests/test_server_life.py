@@ -128,7 +128,7 @@ def test_engine_killed(core: Path) -> None:
 
 
 def test_engine_failure_at_start_ends_the_server_with_the_cause(core: Path) -> None:
-    server = Server(core, 0, [], {"FAKE_FAIL": "no such pages"})
+    server = Server(server_harness.fake_command(core), {"FAKE_FAIL": "no such pages"})
     assert server.process.wait(server_harness.PATIENCE_S) == 2
     wait_until(lambda: "error: no such pages" in server.output, server.output)
 
@@ -170,7 +170,7 @@ def test_killed_worker_returns_its_permits_and_cancels(core: Path) -> None:
 
 def test_taken_port_is_refused(core: Path, server: Server) -> None:
     result = subprocess.run(
-        [sys.executable, str(server_harness.HERE / "serve_fake.py"), str(core), str(server.port)],
+        [sys.executable, *server_harness.fake_command(core, server.port)],
         capture_output=True, text=True, timeout=server_harness.PATIENCE_S,
         env={**os.environ, "PYTHONPATH": str(server_harness.HERE.parent)})
     assert result.returncode == 2

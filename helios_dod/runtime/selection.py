@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from helios_dod.contract.prepared import PreparedContract
+from helios_dod.errors import UserError
 from helios_dod.executors.base import Geometry
 from helios_dod.limits import LARGE, MEDIUM, SMALL, TEST_MIN, Limits
 from helios_dod.terms import OP_DECODE, OP_INITIALIZE, OP_MIXED, OP_PREFILL, OP_SCORED_PREFILL
@@ -11,7 +12,7 @@ from helios_dod.terms import OP_DECODE, OP_INITIALIZE, OP_MIXED, OP_PREFILL, OP_
 DEFAULT_CACHE_SHARE = 0.4  # of the memory that is free at start
 
 
-class SelectionError(ValueError):
+class SelectionError(UserError):
     """Options or machine do not fit the core: the field, what was asked, what is possible."""
 
     def __init__(self, field: str, asked: object, possible: str) -> None:

@@ -1,0 +1,67 @@
+"""Chat templates: the names they may use, the sandbox, the bounds."""
+
+import re
+from typing import Any
+
+import pytest
+
+from helios_dod.frontend import template as module
+from helios_dod.frontend.template import ChatTemplate, TemplateError
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "a <b> & 'c' é"}, {"role": "assistant", "content": "d"}]
+
+
+def render(source: str, messages: list[dict[str, Any]] | None = None, **tokens: str) -> str:
+    return ChatTemplate(source, tokens).render(MESSAGES if messages is None else messages)
+
+
+@pytest.mark.parametrize(("source", "text"), [
+    ("{{ messages[0]['content'] }}", "a <b> & 'c' é"),
+    ("{{ messages[0].content | tojson }}", "\"a <b> & 'c' é\""),
+    ("{{ {'b': 1, 'a': [1, 2]} | tojson(indent=1) }}", '{\n "b": 1,\n "a": [\n  1,\n  2\n ]\n}'),
+    ("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}"
+     "{% break %}{% endfor %}", "assistant"),
+    ("{{ bos_token }}{{ add_generation_prompt }}{{ tools is none }}", "<s>TrueTrue"),
+    ("{% generation %}{{ 'x' }}{% endgeneration %}", "x"),
+    ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
+    ("{{ missing }}", ""),
+    ("{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
+     "{{ n.i }}", "2"),
+    ("{{ messages[0].content.split(' ')[0] }}", "a"),
+])
+def test_renders(source: str, text: str) -> None:
+    assert render(source, bos_token="<s>") == text
+
+
+def test_strftime_now() -> None:
+    assert re.fullmatch(r"\d{4}-\d\d", render("{{ strftime_now('%Y-%m') }}"))
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    ("{{ 1 / 0 }}", "ZeroDivisionError"), ("{{ messages[0].content + 1 }}", "TypeError"),
+    ("{{ messages.__class__.__mro__ }}", "Security"), ("{{ ''.__class__.mro() }}", "Security"),
+    ("{{ messages.append(1) }}", "Security"), ("{{ range(999999999) | list }}", "Overflow"),
+    ("{% include 'x' %}", "loader"), ("{{ missing.field }}", "undefined"),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "Recursion"),
+])
+def test_refuses(source: str, words: str) -> None:
+    with pytest.raises(TemplateError, match=re.escape(words)):
+        render(source)
+
+
+def test_source_that_is_no_template() -> None:
+    with pytest.raises(TemplateError, match="chat template"):
+        ChatTemplate("{% if %}", {})
+
+
+def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OUTPUT_CHARACTERS_MAX", 1000)
+    source = "{% for i in range(90) %}{{ '0123456789' }}{% endfor %}"
+    assert len(render(source)) == 900
+    with pytest.raises(TemplateError, match="1000 characters"):
+        render(source.replace("90", "101"))
+    monkeypatch.setattr(module, "RENDER_SECONDS_MAX", -1.0)
+    with pytest.raises(TemplateError, match="seconds"):
+        render(source)

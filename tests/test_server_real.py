@@ -1,0 +1,156 @@
+"""`helios serve` over tiny cores of random weights: the real engine on the host executor."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import server_harness
+from ignition_fixtures import TINY
+from server_harness import PATIENCE_S, Server, open_stream, running
+
+from helios_dod.ignition.make_core import make_core
+from helios_dod.ignition.preparation.options import Options
+
+MESSAGES: list[Any] = [{"role": "user", "content": "Hello"}]
+TEXT_KINDS = {"byte_level": "smollm2", "byte_fallback": "spm.gguf"}
+
+
+def make(folder: Path, checkpoint: str) -> Path:
+    core = folder / "core"
+    make_core(TINY / checkpoint, core, Options(cache="f32", lanes=8, packed=(64, 128)),
+              namespace="test")
+    return core
+
+
+def command(core: Path, *arguments: str) -> list[str]:
+    return ["-m", "helios_dod", "serve", str(core), "--port", "0", "--cache-memory", "8M",
+            "--accept", "test", *arguments]
+
+
+@pytest.fixture(scope="module", params=TEXT_KINDS.values(), ids=TEXT_KINDS.keys())
+def core(request: pytest.FixtureRequest,
+         tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("real")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELIOS_CONFIG", str(folder / "config"))  # the user's key is made here
+        yield make(folder, request.param)
+
+
+@pytest.fixture(scope="module")
+def server(core: Path) -> Iterator[Server]:
+    with running(command(core, "--model-name", "tiny")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+
+
+def chat(client: openai.OpenAI, **fields: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=MESSAGES, **fields)
+
+
+def text_of(answer: Any) -> str:
+    return str(answer.choices[0].message.content)
+
+
+def test_greedy_answers_repeat(client: openai.OpenAI) -> None:
+    first = chat(client, temperature=0, max_tokens=40)
+    assert text_of(first) == text_of(chat(client, temperature=0, max_tokens=40))
+    assert first.usage.completion_tokens <= 40
+    length = first.choices[0].finish_reason == "length"
+    assert length == (first.usage.completion_tokens == 40) or not length
+
+
+def test_stream_equals_whole(client: openai.OpenAI) -> None:
+    for seed in range(4):
+        whole = chat(client, seed=seed, temperature=1.5, max_tokens=80)
+        chunks = list(chat(client, seed=seed, temperature=1.5, max_tokens=80, stream=True,
+                           stream_options={"include_usage": True}))
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        assert text == text_of(whole)
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_logprobs_are_probabilities(client: openai.OpenAI) -> None:
+    answer = chat(client, temperature=0, max_tokens=10, logprobs=True, top_logprobs=5)
+    for entry in answer.choices[0].logprobs.content:
+        assert len(entry.top_logprobs) == 5 and entry.logprob <= 0
+        values = [top.logprob for top in entry.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert entry.logprob == pytest.approx(values[0], abs=1e-5)  # greedy takes the likeliest
+
+
+def test_limits_and_bias(client: openai.OpenAI) -> None:
+    plain = chat(client, temperature=0, max_tokens=5, logprobs=True, top_logprobs=1)
+    banned = plain.choices[0].logprobs.content[0]
+    other = chat(client, temperature=0, max_tokens=5, logprobs=True, top_logprobs=1,
+                 extra_body={"ignore_eos": True, "min_tokens": 5})
+    assert other.usage.completion_tokens == 5
+    every = {str(token): -100 for token in range(300) if token != 42}
+    forced = chat(client, max_tokens=3, logit_bias=every, extra_body={"ignore_eos": True})
+    assert forced.usage.completion_tokens == 3
+    stopped = chat(client, max_tokens=3, logit_bias=every, extra_body={"stop_token_ids": [42]})
+    assert text_of(stopped) == "" and stopped.choices[0].finish_reason == "stop"
+    assert banned.logprob <= 0
+
+
+def test_four_choices_repeat_across_restarts(client: openai.OpenAI, core: Path) -> None:
+    asked: dict[str, Any] = {"n": 4, "seed": 11, "temperature": 1, "max_tokens": 30}
+    texts = [c.message.content for c in chat(client, **asked).choices]
+    assert len(set(texts)) > 1
+    with running(command(core, "--model-name", "tiny")) as again:
+        other = openai.OpenAI(base_url=again.url + "/v1", api_key="none", max_retries=0)
+        assert [c.message.content for c in chat(other, **asked).choices] == texts
+        assert again.stop() == 0
+
+
+def test_alone_equals_in_a_crowd(client: openai.OpenAI) -> None:
+    asked = [{"seed": seed, "temperature": 1, "max_tokens": 40} for seed in range(12)]
+    alone = [text_of(chat(client, **fields)) for fields in asked]
+    with ThreadPoolExecutor(12) as pool:
+        crowd = list(pool.map(lambda fields: text_of(chat(client, **fields)), asked))
+    assert crowd == alone
+
+
+def test_disconnect_frees_everything(server: Server) -> None:
+    before = server.metric("helios_cancelled_total")
+    for _ in range(3):
+        stream = open_stream(server, model="tiny", ignore_eos=True, n=2)
+        stream.recv(100)
+        stream.close()
+    server.idle()
+    wait = server_harness.wait_until
+    wait(lambda: server.metric("helios_slots_used") == 0, "slots free")
+    assert server.metric("helios_pages_used") == 0
+    assert server.metric("helios_cancelled_total") >= before
+
+
+def test_context_is_refused_by_number(server: Server) -> None:
+    answer = httpx.post(server.url + "/v1/chat/completions", timeout=PATIENCE_S, json={
+        "model": "tiny", "messages": [{"role": "user", "content": "x y z " * 600}]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert "512" in answer.json()["error"]["message"]
+
+
+def test_errors_a_person_can_act_on(core: Path, tmp_path: Path) -> None:
+    def failing(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "helios_dod", "serve", *arguments], capture_output=True,
+            text=True, timeout=PATIENCE_S, cwd=server_harness.HERE.parent)
+        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        return done.stderr
+
+    assert "no such core" in failing(str(tmp_path / "none"))
+    assert "--limits" in failing(str(core), "--max-active", "5000")
+    port = ["--port", "0", "--accept", "test"]
+    assert "cache" in failing(str(core), "--cache-memory", "1", *port)
+    assert "context" in failing(str(core), "--context", "4096", *port)
