@@ -15,7 +15,8 @@ import numpy as np
 from helios_dod.executors.base import DeviceError, Executor
 from helios_dod.schedule import tick
 from helios_dod.system import kernel, load_acquire
-from helios_dod.terms import FRAME_SUBMITTED, FREE
+from helios_dod.systems.retire import scores_pending
+from helios_dod.terms import FRAME_SUBMITTED, FREE, SLOT_DRAINING
 
 IDLE_WAIT_S = 0.5  # an idle engine looks around this often, should a wake-up ever be missed
 
@@ -42,19 +43,30 @@ def to_launch(world, launched, out):
 
 
 @kernel
-def busy(world):
-    """True while a frame is in flight or something waits for room."""
-    for frame in range(world[0].frames.state.shape[0]):
-        if world[0].frames.state[frame] != FREE:
-            return True
-    requests = world[0].requests
-    return requests.emit_end > requests.emit_first
-
-
-@kernel
 def undelivered(world):
     """Rows that wait for room in an egress ring."""
     return world[0].requests.emit_end - world[0].requests.emit_first
+
+
+@kernel
+def retirable(world):
+    """True if the next tick's `retire` frees a slot: `emit` delivered its last log-probabilities."""
+    slots = world[0].slots
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if (slots.state[slot] == SLOT_DRAINING and slots.in_flight[slot] == 0
+                and not scores_pending(world, slot)):
+            return True
+    return False
+
+
+@kernel
+def busy(world):
+    """True while a frame is in flight, a slot is held or something waits for room."""
+    for frame in range(world[0].frames.state.shape[0]):
+        if world[0].frames.state[frame] != FREE:
+            return True
+    return world[0].slots.live_count > 0 or undelivered(world) > 0
 
 
 @kernel
@@ -151,7 +163,7 @@ class Engine:
             if notify is not None:
                 for frontend in self.woken_frontends():
                     notify(frontend)
-            if launched:
+            if launched or retirable(self.world):
                 continue
             timeout = 1 if undelivered(self.world) else int(IDLE_WAIT_S * 1e3)
             for descriptor, _ in poller.poll(timeout):

@@ -1,0 +1,30 @@
+"""Shared fixtures: the real small model, fetched once into the user's cache folder."""
+
+from pathlib import Path
+
+import pytest
+
+from helios_dod.cores.demo import demo_checkpoint
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Path:
+    """The demo's checkpoint file, its digest verified."""
+    return demo_checkpoint()
+
+
+def prepare_core(checkpoint: Path, folder: Path, cache: str) -> Path:
+    """A core of the demo checkpoint with that cache element type, signed and accepted."""
+    from helios_dod.cli import main
+
+    target = folder / f"{cache}.core"
+    code = main(["prepare", "--recipe", "decoder", "--checkpoint", str(checkpoint), "--out",
+                 str(target), "--cache-dtype", cache])
+    assert code == 0
+    return target
+
+
+@pytest.fixture(scope="session")
+def f32_core(checkpoint, tmp_path_factory) -> Path:
+    """The demo model with a float32 cache, where equality is tested."""
+    return prepare_core(checkpoint, tmp_path_factory.mktemp("core"), "f32")
