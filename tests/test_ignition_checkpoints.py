@@ -1,6 +1,7 @@
 """Checkpoint readers: both forms give equal weights, and bad ones are refused by name."""
 
 import json
+import random
 import shutil
 
 import gguf
@@ -249,3 +250,60 @@ def test_storage_sizes():
     assert storage_bytes("Q6_K", (2, 512)) == 2 * 2 * 210
     with pytest.raises(PreparationError, match="multiple of 32"):
         storage_bytes("Q4_1", (2, 40))
+
+
+def test_damaged_files_are_refused_or_read(tmp_path):
+    """Any damage ends in a PreparationError, or hits nothing that preparation reads."""
+    generator = random.Random(11)
+    whole = (TINY / "llama31.gguf").read_bytes()
+    refusals = 0
+    for turn in range(60):
+        damaged = bytearray(whole)
+        if turn % 3 == 0:
+            damaged = damaged[: generator.randrange(len(whole))]
+        else:
+            for _ in range(3):
+                damaged[generator.randrange(15_000)] = generator.randrange(256)
+        path = tmp_path / "damaged.gguf"
+        path.write_bytes(damaged)
+        try:
+            for _ in prepare(open_checkpoint(path), Options(packed=(64,))).weights:
+                pass
+        except PreparationError:
+            refusals += 1
+    assert refusals > 20
+
+
+def test_fused_layers_of_a_file(tmp_path):
+    """A layer-norm decoder with learned positions, written as its GGUF converter does."""
+    folder = opened("gpt2")
+    config, path = folder.config, tmp_path / "fused.gguf"
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_block_count(config.layers)
+    writer.add_context_length(config.context)
+    writer.add_embedding_length(config.hidden)
+    writer.add_feed_forward_length(config.intermediate)
+    writer.add_head_count(config.heads)
+    writer.add_layer_norm_eps(config.norm_epsilon)
+    document = json.loads(folder.text.tokenizer_json)
+    tokens = sorted(document["model"]["vocab"], key=document["model"]["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_merges([" ".join(merge) for merge in document["model"]["merges"]])
+    writer.add_eos_token_id(0)
+    names = {"attention_norm": "attn_norm", "query_key_value": "attn_qkv", "down": "ffn_down",
+             "attention_output": "attn_output", "feed_norm": "ffn_norm", "up": "ffn_up"}
+    top = {"embedding": "token_embd", "positions": "position_embd", "final_norm": "output_norm"}
+    for name, tensor in folder.tensors.items():
+        parts = name.split(".")
+        stem = f"blk.{parts[1]}.{names[parts[2]]}" if parts[0] == "layers" else top[parts[0]]
+        writer.add_tensor(f"{stem}.{parts[-1]}", tensor.floats())
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file,
+                 writer.write_tensors_to_file, writer.close):
+        step()
+    file = open_checkpoint(path)
+    assert file.tensors.keys() == folder.tensors.keys()
+    ours, theirs = prepare(file, Options()), prepare(folder, Options())
+    assert ours.manifest == theirs.manifest
+    assert np.array_equal(ours.weights.assemble(), theirs.weights.assemble())

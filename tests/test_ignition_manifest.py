@@ -11,6 +11,7 @@ import helios_dod
 from helios_dod.contract.decode import decode
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.ignition.checkpoints.checkpoint import GenerationDefaults
 from helios_dod.ignition.preparation.builder import Body, Builder, Source, buffers_of
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.prepared import WEIGHT_ALIGNMENT, PreparationError
@@ -174,6 +175,15 @@ def test_options():
         prepare(checkpoint, Options(), recipe="gpt2")
     with pytest.raises(PreparationError, match="decoder, gpt2"):
         prepare(checkpoint, Options(), recipe="other")
+
+
+def test_sampling_defaults_have_an_order():
+    """A model card's values stand over the checkpoint's; what neither says stays unset."""
+    options = Options(sampling=GenerationDefaults(temperature=0.25, min_p=0.125))
+    found = prepare(opened("qwen2"), options).contract.sampling
+    assert (found.temperature, found.min_p, found.top_k) == (0.25, 0.125, 20)
+    assert found.HasField("repetition_penalty")
+    assert not found.HasField("presence_penalty")
 
 
 def test_builder_derives_accesses():

@@ -53,14 +53,14 @@ def prepare_demo(source: Path | None = None) -> Path:
     from helios_dod.cores.writer import locked
     from helios_dod.ignition.make_core import make_core
     from helios_dod.ignition.preparation.options import Options
-    from helios_dod.ignition.recipes.demo import SERVED_ID
+    from helios_dod.ignition.recipes.demo import SAMPLING, SERVED_ID
 
     target = demo_core_path()
     with locked(cache_home() / "checkpoints" / "demo"):  # others wait, then find it done
         if _usable(target):
             return target
-        make_core(demo_checkpoint(source), target, Options(served_id=SERVED_ID),
-                  namespace=NAMESPACE, overwrite=True)
+        options = Options(served_id=SERVED_ID, sampling=SAMPLING)
+        make_core(demo_checkpoint(source), target, options, namespace=NAMESPACE, overwrite=True)
     for old in target.parent.glob("demo-*"):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)

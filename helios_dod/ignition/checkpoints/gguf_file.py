@@ -174,8 +174,9 @@ def decimal(value: float) -> float:
 
 def rotary(fields: Fields, head: int, tensors: dict[str, Tensor]) -> Rotary:
     """Rotary settings. YaRN's magnitude is attn_factor * (1 + 0.1 ln factor), as in ggml's rope."""
-    scaling = str(fields.model("rope.scaling.type", "none"))
-    factor = float(fields.model("rope.scaling.factor", 1.0))
+    older = fields.model("rope.scale_linear")  # before rope.scaling.type
+    scaling = str(fields.model("rope.scaling.type", "linear" if older else "none"))
+    factor = float(fields.model("rope.scaling.factor", older or 1.0))
     kinds = {"none": RotaryScaling.NONE, "linear": RotaryScaling.LINEAR, "yarn": RotaryScaling.YARN}
     if scaling not in kinds:
         raise PreparationError(

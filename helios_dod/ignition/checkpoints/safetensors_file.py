@@ -58,13 +58,12 @@ def folder_tensors(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file, expected in weight_files(folder).items():
         found = file_tensors(folder / file)
-        missing = sorted(expected - found.keys())
+        missing = sorted(name for name in expected - found.keys() if not DERIVED.fullmatch(name))
         if missing:
             raise PreparationError(f"{folder / file}: missing tensor {missing[0]}")
         for name, tensor in found.items():
-            if not DERIVED.fullmatch(name):
-                key, transposed = canonical(name)
-                tensors[key] = transpose(tensor) if transposed else tensor
+            key, transposed = canonical(name)
+            tensors[key] = transpose(tensor) if transposed else tensor
     return tensors
 
 
@@ -105,7 +104,7 @@ def file_tensors(path: Path) -> dict[str, Tensor]:
     return {
         name: file_tensor(path, name, entry, body)
         for name, entry in header.items()
-        if name != "__metadata__"
+        if name != "__metadata__" and not DERIVED.fullmatch(name)
     }
 
 
@@ -114,11 +113,8 @@ def file_tensor(path: Path, name: str, entry: dict[str, Any], body: np.ndarray) 
     kind, shape = entry["dtype"], tuple(entry["shape"])
     first, last = entry["data_offsets"]
     if kind not in KINDS:
-        if not DERIVED.fullmatch(name):
-            raise PreparationError(
-                f"{path}: tensor {name}: expected a type of {', '.join(KINDS)}, got {kind}"
-            )
-        return Tensor(name, "F32", (0,), lambda: np.zeros(0, np.uint8))
+        raise PreparationError(
+            f"{path}: tensor {name}: expected a type of {', '.join(KINDS)}, got {kind}")
     nbytes = int(np.prod(shape, dtype=np.int64)) * BLOCKS[kind][1]
     if last - first != nbytes or not 0 <= first <= last <= body.size:
         raise PreparationError(

@@ -3,6 +3,7 @@ request row, what a program reports; and the serving contract made of them."""
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -179,11 +180,11 @@ def frontend_contract(checkpoint: Checkpoint) -> contract.FrontendContract:
     )
 
 
-def sampling_defaults(checkpoint: Checkpoint) -> contract.SamplingDefaults:
-    """The checkpoint's recommendations; what it does not say stays unset."""
-    known = {
-        name: value for name, value in vars(checkpoint.generation).items() if value is not None
-    }
+def sampling_defaults(checkpoint: Checkpoint, options: Options) -> contract.SamplingDefaults:
+    """The checkpoint's recommendations, over them the options'; what neither says is unset."""
+    known: dict[str, Any] = {}
+    for source in (checkpoint.generation, options.sampling):
+        known |= {name: value for name, value in vars(source).items() if value is not None}
     return contract.SamplingDefaults(**known)
 
 
@@ -235,6 +236,6 @@ def serving_contract(
         pages=pages,
         snapshots=0,
         concurrency=options.lanes,
-        sampling=sampling_defaults(checkpoint),
+        sampling=sampling_defaults(checkpoint, options),
         model=model,
     )

@@ -1,8 +1,9 @@
 """What a person chooses at preparation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.ignition.checkpoints.checkpoint import GenerationDefaults
 from helios_dod.ignition.prepared import PreparationError
 
 PAGE_TOKENS = 16
@@ -21,6 +22,7 @@ class Options:
     cache: str = "bf16"  # element type of the attention history, a key of CACHE_TYPES
     packed: tuple[int, ...] = (64, 128, 256, 512)  # token capacities of prefill and mixed programs
     scored: int = 64  # token capacity of scored prefill
+    sampling: GenerationDefaults = field(default_factory=GenerationDefaults)  # a model card's
 
     def __post_init__(self) -> None:
         for name, value in (
