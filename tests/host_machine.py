@@ -10,15 +10,46 @@ from helios_dod.executors.base import Geometry
 from helios_dod.executors.host import panels
 from helios_dod.executors.host.executor import HostExecutor
 
-DTYPES = {wire.F32: np.float32, wire.F16: np.float16, wire.BF16: np.uint16, wire.I32: np.int32,
-          wire.U32: np.uint32, wire.I64: np.int64, wire.U64: np.uint64, wire.U8: np.uint8}
-GEOMETRY = Geometry(lanes=16, packed=256, slots=16, pages=64, page_tokens=16, pages_per_request=32,
-                    updates=64, logit_rows=16)
+DTYPES = {
+    wire.F32: np.float32,
+    wire.F16: np.float16,
+    wire.BF16: np.uint16,
+    wire.I32: np.int32,
+    wire.U32: np.uint32,
+    wire.I64: np.int64,
+    wire.U64: np.uint64,
+    wire.U8: np.uint8,
+}
+GEOMETRY = Geometry(
+    lanes=16,
+    packed=256,
+    slots=16,
+    pages=64,
+    page_tokens=16,
+    pages_per_request=32,
+    updates=64,
+    logit_rows=16,
+)
 SIZE = limits.Limits(
-    "HOST_TEST", requests_max=16, slots_max=16, lanes_max=16, packed_max=256, width_max=1,
-    pages_max=64, pages_per_request_max=32, context_max=512, blocks_max=32, programs_max=32,
-    bindings_max=512, staging_words_max=65_536, page_updates_max=64, frontends_max=1,
-    ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16)
+    "HOST_TEST",
+    requests_max=16,
+    slots_max=16,
+    lanes_max=16,
+    packed_max=256,
+    width_max=1,
+    pages_max=64,
+    pages_per_request_max=32,
+    context_max=512,
+    blocks_max=32,
+    programs_max=32,
+    bindings_max=512,
+    staging_words_max=65_536,
+    page_updates_max=64,
+    frontends_max=1,
+    ingress_rows_max=4,
+    ingress_words_max=4096,
+    egress_rows_max=16,
+)
 
 
 class Machine:
@@ -41,7 +72,8 @@ class Machine:
         axes = [wire.Extent(multiplier=n) for n in shape]
         self.names[name] = len(self.manifest.buffers)
         self.manifest.buffers.append(
-            wire.Buffer(name=name, kind=kind, dtype=dtype, shape=axes, **more))
+            wire.Buffer(name=name, kind=kind, dtype=dtype, shape=axes, **more)
+        )
         return self.names[name]
 
     def staging(self, name: str, dtype: int, shape: tuple[int, ...]) -> int:
@@ -64,11 +96,13 @@ class Machine:
         panel = wire.Panel(**shape.__dict__)
         return self._weight(name, wire.U8, data.shape, data, panel=panel)
 
-    def _weight(self, name: str, dtype: int, shape: tuple[int, ...], data: np.ndarray,
-                **more: Any) -> int:
+    def _weight(
+        self, name: str, dtype: int, shape: tuple[int, ...], data: np.ndarray, **more: Any
+    ) -> int:
         self.weights[name] = np.ascontiguousarray(data)
-        return self._buffer(name, wire.WEIGHT, dtype, shape, resource_id=name,
-                            resource_nbytes=data.nbytes, **more)
+        return self._buffer(
+            name, wire.WEIGHT, dtype, shape, resource_id=name, resource_nbytes=data.nbytes, **more
+        )
 
     def part(self, name: str, column: int = 0, columns: int = 0) -> Any:
         return wire.Operand(buffer=self.names[name], column=column, columns=columns)
@@ -76,8 +110,11 @@ class Machine:
     def program(self, *operations: Any) -> int:
         body = wire.HostBody()
         for operation in operations:
-            field = next(f.name for f in wire.HostOperation.DESCRIPTOR.fields
-                         if f.message_type is operation.DESCRIPTOR)
+            field = next(
+                f.name
+                for f in wire.HostOperation.DESCRIPTOR.fields
+                if f.message_type is operation.DESCRIPTOR
+            )
             body.operations.append(wire.HostOperation(**{field: operation}))
         self.manifest.programs.append(wire.Program(body=len(self.manifest.host_bodies)))
         self.manifest.host_bodies.append(body)
@@ -95,12 +132,15 @@ class Machine:
         dtype = DTYPES[buffer.dtype]
         count = int(np.prod(shape))
         if buffer.kind == wire.STAGING:
-            words = self.world[0]["staging"]["words"][frame][self.first[index]:]
-            return words.view(np.uint8)[:count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+            words = self.world[0]["staging"]["words"][frame][self.first[index] :]
+            return (
+                words.view(np.uint8)[: count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+            )
         return self.executor.memory.owned[index].view(dtype).reshape(shape)
 
-    def run(self, program: int = 0, packed: int = 0, lanes: int = 0, sampled: int = 0,
-            frame: int = 0) -> None:
+    def run(
+        self, program: int = 0, packed: int = 0, lanes: int = 0, sampled: int = 0, frame: int = 0
+    ) -> None:
         self.live(packed, lanes, sampled, frame)
         self.sequence += 1
         self.executor.submit(frame, program, self.sequence)

@@ -24,7 +24,7 @@ def raw_matrix(kind: str, rows: int, columns: int, seed: int = 0) -> np.ndarray:
     halves = {"Q6_K": (208,), "Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,)}.get(kind, (0, 2))
     for at in halves:
         values = rng.uniform(-0.1, 0.1, blocks.shape[:2]).astype(np.float16)
-        blocks[:, :, at:at + 2] = values[:, :, None].view(np.uint8)
+        blocks[:, :, at : at + 2] = values[:, :, None].view(np.uint8)
     return blocks.reshape(rows, -1)
 
 

@@ -21,15 +21,42 @@ def machine():
     m.weight("bias", rng.standard_normal(ROWS, dtype=np.float32))
     for kind in KINDS:
         m.matrix(kind, kind, ROWS, COLUMNS, raw_matrix(kind, ROWS, COLUMNS))
-        m.program(wire.Product(rows=wire.ROWS_PACKED, input=m.part("x"), weight=m.names[kind],
-                               output=m.part("y", 8, ROWS)))
-    m.program(wire.Product(rows=wire.ROWS_PACKED, input=m.part("x"), weight=m.names["Q4_1"],
-                           output=m.part("y", 8, ROWS), bias=m.names["bias"], has_bias=True))
-    m.program(wire.Product(rows=wire.ROWS_PACKED, input=m.part("x"), weight=m.names["Q4_1"],
-                           output=m.part("y", 8, ROWS), accumulate=True))
+        m.program(
+            wire.Product(
+                rows=wire.ROWS_PACKED,
+                input=m.part("x"),
+                weight=m.names[kind],
+                output=m.part("y", 8, ROWS),
+            )
+        )
+    m.program(
+        wire.Product(
+            rows=wire.ROWS_PACKED,
+            input=m.part("x"),
+            weight=m.names["Q4_1"],
+            output=m.part("y", 8, ROWS),
+            bias=m.names["bias"],
+            has_bias=True,
+        )
+    )
+    m.program(
+        wire.Product(
+            rows=wire.ROWS_PACKED,
+            input=m.part("x"),
+            weight=m.names["Q4_1"],
+            output=m.part("y", 8, ROWS),
+            accumulate=True,
+        )
+    )
     m.matrix("narrow", "F32", ROWS, 33, raw_matrix("F32", ROWS, 33))
-    m.program(wire.Product(rows=wire.ROWS_PACKED, input=m.part("x", 3, 33), weight=m.names["narrow"],
-                           output=m.part("y", 8, ROWS)))
+    m.program(
+        wire.Product(
+            rows=wire.ROWS_PACKED,
+            input=m.part("x", 3, 33),
+            weight=m.names["narrow"],
+            output=m.part("y", 8, ROWS),
+        )
+    )
     m.load()
     yield m
     m.executor.close()
@@ -55,8 +82,8 @@ def test_product(machine: Machine, number: int, kind: str) -> None:
     machine.view("y")[:] = 7
     machine.run(number, packed=BATCH)
     y = machine.view("y")
-    assert np.max(np.abs(y[:BATCH, 8:8 + ROWS] - exact[:BATCH]) / scale[:BATCH]) < 2e-6
-    assert np.all(y[:, :8] == 7) and np.all(y[:, 8 + ROWS:] == 7) and np.all(y[BATCH:] == 7)
+    assert np.max(np.abs(y[:BATCH, 8 : 8 + ROWS] - exact[:BATCH]) / scale[:BATCH]) < 2e-6
+    assert np.all(y[:, :8] == 7) and np.all(y[:, 8 + ROWS :] == 7) and np.all(y[BATCH:] == 7)
 
 
 @pytest.mark.parametrize("number,kind", list(enumerate(KINDS)))
@@ -67,7 +94,10 @@ def test_rows_do_not_depend_on_the_batch(machine: Machine, number: int, kind: st
     for batch in (1, 2, 3, 4, 5, 6, 7, 8, 13, 129):
         machine.view("y")[:] = 0
         machine.run(number, packed=batch)
-        assert machine.view("y")[:batch, 8:8 + ROWS].tobytes() == whole[:batch, 8:8 + ROWS].tobytes()
+        assert (
+            machine.view("y")[:batch, 8 : 8 + ROWS].tobytes()
+            == whole[:batch, 8 : 8 + ROWS].tobytes()
+        )
 
 
 def test_bias_accumulate_and_narrow(machine: Machine) -> None:

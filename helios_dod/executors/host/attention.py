@@ -1,9 +1,10 @@
 """Paged attention and the writes that feed it.
 
-A work item is (lane, key head, tile of queries): neighbouring rows of one lane with all query heads of
-the key head's group. It walks the history in blocks of BLOCK_TOKENS at absolute positions with an
-online softmax, so a query's arithmetic depends on its own position and history alone: blocks that a
-tile reads for its other queries leave it bitwise unchanged (weights of 0, a rescale by 1).
+A work item is (lane, key head, tile of queries): neighbouring rows of one lane with all query
+heads of the key head's group. It walks the history in blocks of BLOCK_TOKENS at absolute positions
+with an online softmax, so a query's arithmetic depends on its own position and history alone:
+blocks that a tile reads for its other queries leave it bitwise unchanged (weights of 0, a rescale
+by 1).
 """
 
 import numpy as np
@@ -26,7 +27,9 @@ QUERIES = 24  # of a tile, at least one row of a whole group
 GROUPS = BLOCK_TOKENS // GROUP_TOKENS
 SCORE_GROUPS = 4 if LANES == 16 else 2  # groups whose sums fit the registers with six queries
 OUTPUT_VECTORS = 4 if LANES == 16 else 2
-FLOOR = np.float32(-1e30)  # the running maximum before any token: finite, so differences stay numbers
+FLOOR = np.float32(
+    -1e30
+)  # the running maximum before any token: finite, so differences stay numbers
 
 # words after kind and domain
 Q_QUERY, Q_OUTPUT, Q_POSITION, Q_LANE, Q_SLOT, Q_TABLE = 2, 4, 6, 8, 10, 12
@@ -96,24 +99,82 @@ def weigh_some(kind, values, first, last, step, weights, scales, out, stride, co
     """Weighted values of `count` queries, OUTPUT_VECTORS vectors of the head; queries done."""
     if kind == BF16:
         if count >= 6:
-            weigh(BF16, LANES, OUTPUT_VECTORS, 6, values, first, last, step, weights, scales, out, stride)
+            weigh(
+                BF16,
+                LANES,
+                OUTPUT_VECTORS,
+                6,
+                values,
+                first,
+                last,
+                step,
+                weights,
+                scales,
+                out,
+                stride,
+            )
             return 6
         if count >= 4:
-            weigh(BF16, LANES, OUTPUT_VECTORS, 4, values, first, last, step, weights, scales, out, stride)
+            weigh(
+                BF16,
+                LANES,
+                OUTPUT_VECTORS,
+                4,
+                values,
+                first,
+                last,
+                step,
+                weights,
+                scales,
+                out,
+                stride,
+            )
             return 4
         if count == 3:
-            weigh(BF16, LANES, OUTPUT_VECTORS, 3, values, first, last, step, weights, scales, out, stride)
+            weigh(
+                BF16,
+                LANES,
+                OUTPUT_VECTORS,
+                3,
+                values,
+                first,
+                last,
+                step,
+                weights,
+                scales,
+                out,
+                stride,
+            )
             return 3
         if count == 2:
-            weigh(BF16, LANES, OUTPUT_VECTORS, 2, values, first, last, step, weights, scales, out, stride)
+            weigh(
+                BF16,
+                LANES,
+                OUTPUT_VECTORS,
+                2,
+                values,
+                first,
+                last,
+                step,
+                weights,
+                scales,
+                out,
+                stride,
+            )
             return 2
-        weigh(BF16, LANES, OUTPUT_VECTORS, 1, values, first, last, step, weights, scales, out, stride)
+        weigh(
+            BF16, LANES, OUTPUT_VECTORS, 1, values, first, last, step, weights, scales, out, stride
+        )
         return 1
     if count >= 6:
-        weigh(F32, LANES, OUTPUT_VECTORS, 6, values, first, last, step, weights, scales, out, stride)
+        weigh(
+            F32, LANES, OUTPUT_VECTORS, 6, values, first, last, step, weights, scales, out, stride
+        )
         return 6
     if count >= 3:
-        weigh(F32, LANES, OUTPUT_VECTORS, 3, values, first, last, step, weights, scales, out, stride)
+        weigh(
+            F32, LANES, OUTPUT_VECTORS, 3, values, first, last, step, weights, scales, out, stride
+        )
         return 3
     weigh(F32, LANES, OUTPUT_VECTORS, 1, values, first, last, step, weights, scales, out, stride)
     return 1
@@ -154,7 +215,7 @@ def softmax_block(block, begin, position, first, scale, state, sums):
 
 @kernel(boundscheck=False)
 def group_addresses(w, row, begin, low, high, key_head, keys, values):
-    """Writes the addresses of a block's groups. Groups outside low..high-1 repeat a readable one."""
+    """Writes the addresses of a block's groups; those outside low..high-1 repeat a readable one."""
     page_tokens, head = w[Q_PAGE_TOKENS], w[Q_HEAD]
     size = 4 if w[Q_DTYPE] == F32 else 2
     lowest = low // GROUP_TOKENS * GROUP_TOKENS
@@ -185,8 +246,17 @@ def block_outputs(w, values, first, last, weights, factors, out, count):
         c = np.int64(0)
         while c < count:
             c += weigh_some(
-                w[Q_DTYPE], values, first, last, head * size, weights + c * BLOCK_TOKENS * 4,
-                factors + 4 * c, out + (c * pad + d) * 4, pad * 4, count - c)
+                w[Q_DTYPE],
+                values,
+                first,
+                last,
+                head * size,
+                weights + c * BLOCK_TOKENS * 4,
+                factors + 4 * c,
+                out + (c * pad + d) * 4,
+                pad * 4,
+                count - c,
+            )
         for g in range(GROUPS):
             m.put_i64(values + 8 * g, m.get_i64(values + 8 * g) + each * size)
 
@@ -200,13 +270,20 @@ def block_scores(w, keys, queries, out, count):
         c = np.int64(0)
         while c < count:
             c += scores_some(
-                w[Q_DTYPE], keys + 8 * g, head, w[Q_PAGE_TOKENS] * size, queries + c * pad * 4,
-                pad * 4, count - c, out + (c * BLOCK_TOKENS + g * GROUP_TOKENS) * 4)
+                w[Q_DTYPE],
+                keys + 8 * g,
+                head,
+                w[Q_PAGE_TOKENS] * size,
+                queries + c * pad * 4,
+                pad * 4,
+                count - c,
+                out + (c * BLOCK_TOKENS + g * GROUP_TOKENS) * 4,
+            )
 
 
 @kernel(boundscheck=False)
 def attend(w, lane, start, count, key_head, scratch):
-    """Outputs of packed rows start..start+count-1 of a lane, for the query heads of one key head."""
+    """Outputs of `count` packed rows from `start` of a lane, for one key head's query heads."""
     head, pad = w[Q_HEAD], head_pad(w[Q_HEAD])
     group = w[Q_HEADS] // w[Q_KEY_HEADS]
     scale, window = word_float(w[Q_SCALE]), w[Q_WINDOW]
@@ -241,14 +318,33 @@ def attend(w, lane, start, count, key_head, scratch):
         for c in range(total):
             position = m.get_i32(positions + c // group * step)
             first = position - window + 1 if window > 0 else np.int64(0)
-            factor = softmax_block(blocks + c * BLOCK_TOKENS * 4, begin, position, first, scale,
-                                   peaks + 4 * c, sums + c * LANES * 4)
+            factor = softmax_block(
+                blocks + c * BLOCK_TOKENS * 4,
+                begin,
+                position,
+                first,
+                scale,
+                peaks + 4 * c,
+                sums + c * LANES * 4,
+            )
             m.put_f32(factors + 4 * c, factor)
-        block_outputs(w, values, max(low - begin, 0), min(high - begin, BLOCK_TOKENS), blocks, factors,
-                      out, total)
+        block_outputs(
+            w,
+            values,
+            max(low - begin, 0),
+            min(high - begin, BLOCK_TOKENS),
+            blocks,
+            factors,
+            out,
+            total,
+        )
     for c in range(total):
-        target = (w[Q_OUTPUT] + (start + c // group) * w[Q_OUTPUT + 1] + first_column
-                  + c % group * head * 4)
+        target = (
+            w[Q_OUTPUT]
+            + (start + c // group) * w[Q_OUTPUT + 1]
+            + first_column
+            + c % group * head * 4
+        )
         share = v.splat(np.float32(1) / v.total(v.load(sums + c * LANES * 4)))
         for d in range(0, head, LANES):
             value = v.mul(v.load(out + (c * pad + d) * 4), share)

@@ -2,9 +2,9 @@
 
 A block is BLOCK_TOKENS tokens at an absolute multiple of that; its tokens come in groups of
 GROUP_TOKENS, each with an address, because pages lie anywhere. Keys of a page are stored
-[head][page tokens], so a vector holds one dimension of neighbouring tokens; values [page tokens][head],
-so a vector holds neighbouring dimensions of one token. Every sum is a chain in the order of dimensions
-(scores) or tokens (outputs), whatever else is computed beside it.
+[head][page tokens], so a vector holds one dimension of neighbouring tokens; values [page
+tokens][head], so a vector holds neighbouring dimensions of one token. Every sum is a chain in the
+order of dimensions (scores) or tokens (outputs), whatever else is computed beside it.
 """
 
 from typing import Any
@@ -33,8 +33,12 @@ def _cached(builder: Any, base: Any, offset: Any, kind: int, lanes: int) -> Any:
 
 
 def _pointers(builder: Any, address: Any, stride: Any, count: int) -> list[Any]:
-    return [builder.inttoptr(builder.add(address, builder.mul(stride, ir.Constant(I64, c))),
-                             I8.as_pointer()) for c in range(count)]
+    return [
+        builder.inttoptr(
+            builder.add(address, builder.mul(stride, ir.Constant(I64, c))), I8.as_pointer()
+        )
+        for c in range(count)
+    ]
 
 
 def _group_base(builder: Any, groups: Any, index: Any) -> Any:
@@ -47,8 +51,8 @@ def _group_base(builder: Any, groups: Any, index: Any) -> Any:
 def scores(typing_context, kind, lanes, groups, count, keys, head, step, queries, stride, out):
     """out[c][token] = sum over dimensions of query[c] * key[token], for `groups` groups of tokens.
 
-    keys: address of the groups' addresses. step: bytes between dimensions. queries: f32 rows `stride`
-    bytes apart; out: f32 [count][BLOCK_TOKENS]."""
+    keys: address of the groups' addresses. step: bytes between dimensions. queries: f32 rows
+    `stride` bytes apart; out: f32 [count][BLOCK_TOKENS]."""
     width, n, c_count = lanes.literal_value, groups.literal_value, count.literal_value
     dtype = kind.literal_value
     _, size = _element(dtype)
@@ -61,8 +65,11 @@ def scores(typing_context, kind, lanes, groups, count, keys, head, step, queries
 
         def body(d, acc):
             at = builder.mul(d, pitch)
-            keys_ = [_cached(builder, bases[g], _plus(builder, at, i * width * size), dtype, width)
-                     for g in range(n) for i in range(per)]
+            keys_ = [
+                _cached(builder, bases[g], _plus(builder, at, i * width * size), dtype, width)
+                for g in range(n)
+                for i in range(per)
+            ]
             for c in range(c_count):
                 query = _at(builder, qs[c], builder.mul(d, ir.Constant(I64, 4)), F32)
                 wide = spread(builder, query, width)
@@ -77,17 +84,33 @@ def scores(typing_context, kind, lanes, groups, count, keys, head, step, queries
             for t in range(n * per):
                 at = ir.Constant(I64, (c * BLOCK_TOKENS + t * width) * 4)
                 place = builder.gep(target, [at])
-                builder.store(acc[c * n * per + t],
-                              builder.bitcast(place, vec(F32, width).as_pointer()), align=4)
+                builder.store(
+                    acc[c * n * per + t],
+                    builder.bitcast(place, vec(F32, width).as_pointer()),
+                    align=4,
+                )
         return context.get_dummy_value()
 
     return types.void(kind, lanes, groups, count, *[types.int64] * 6), generate
 
 
 @intrinsic(prefer_literal=True)
-def weigh(typing_context, kind, lanes, vectors, count, values, first, last, step, weights, scales,
-          out, stride):
-    """out[c] = out[c] * scales[c] + sum over tokens first..last-1 of weights[c][token] * value[token].
+def weigh(
+    typing_context,
+    kind,
+    lanes,
+    vectors,
+    count,
+    values,
+    first,
+    last,
+    step,
+    weights,
+    scales,
+    out,
+    stride,
+):
+    """out[c] = out[c] * scales[c] + sum of weights[c][t] * value[t], tokens t in first..last-1.
 
     values: address of the groups' addresses, already moved to the dimensions wanted. step: bytes
     between tokens. weights: f32 [count][BLOCK_TOKENS]; out: f32 rows `stride` bytes apart."""
@@ -109,7 +132,8 @@ def weigh(typing_context, kind, lanes, vectors, count, values, first, last, step
         per = ir.Constant(I64, GROUP_TOKENS)
         first_group = builder.sdiv(start, per)
         group_count = builder.sub(
-            builder.sdiv(_plus(builder, end, GROUP_TOKENS - 1), per), first_group)
+            builder.sdiv(_plus(builder, end, GROUP_TOKENS - 1), per), first_group
+        )
 
         def group(index, sums_):
             number = builder.add(first_group, index)
@@ -122,8 +146,10 @@ def weigh(typing_context, kind, lanes, vectors, count, values, first, last, step
             def token(t, acc_):
                 place = builder.add(low, t)
                 at = builder.mul(builder.sub(place, begin), pitch)
-                value = [_cached(builder, base, _plus(builder, at, i * width * size), dtype, width)
-                         for i in range(v_count)]
+                value = [
+                    _cached(builder, base, _plus(builder, at, i * width * size), dtype, width)
+                    for i in range(v_count)
+                ]
                 where = builder.mul(place, ir.Constant(I64, 4))
                 for c in range(c_count):
                     wide = spread(builder, _at(builder, ps[c], where, F32), width)
@@ -138,8 +164,11 @@ def weigh(typing_context, kind, lanes, vectors, count, values, first, last, step
         for c in range(c_count):
             for i in range(v_count):
                 place = builder.gep(outs[c], [ir.Constant(I64, i * width * 4)])
-                builder.store(acc[c * v_count + i],
-                              builder.bitcast(place, vec(F32, width).as_pointer()), align=4)
+                builder.store(
+                    acc[c * v_count + i],
+                    builder.bitcast(place, vec(F32, width).as_pointer()),
+                    align=4,
+                )
         return context.get_dummy_value()
 
     return types.void(kind, lanes, vectors, count, *[types.int64] * 8), generate

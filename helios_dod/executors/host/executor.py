@@ -10,7 +10,7 @@ import numpy as np
 from numba import typeof, types
 
 from helios_dod.executors.base import DeviceError, Geometry
-from helios_dod.executors.host import attention, plan, products, run
+from helios_dod.executors.host import attention, buffers, plan, products, run
 from helios_dod.limits import FRAMES_MAX
 
 HOST_COPIES = 256  # page pairs of one copy_pages submission
@@ -18,15 +18,20 @@ DRAIN_POLL_S = 0.0002
 
 
 class HostExecutor:
-    """Runs HostBody programs. One owner thread calls it; `threads` own threads work (default: all)."""
+    """Runs HostBody programs on `threads` own threads (default: one a processor).
+
+    One owner thread calls it."""
 
     name = "host"
 
     def __init__(self, threads: int | None = None) -> None:
         self.thread_count = threads or os.cpu_count() or 1
-        self._control = plan.aligned_zeros(run.CONTROL_WORDS * 8).view(np.int64)
-        self._queue = plan.aligned_zeros(run.QUEUE * run.QUEUE_WORDS * 8).view(np.int64).reshape(
-            run.QUEUE, run.QUEUE_WORDS)
+        self._control = buffers.aligned_zeros(run.CONTROL_WORDS * 8).view(np.int64)
+        self._queue = (
+            buffers.aligned_zeros(run.QUEUE * run.QUEUE_WORDS * 8)
+            .view(np.int64)
+            .reshape(run.QUEUE, run.QUEUE_WORDS)
+        )
         self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._control[run.WAKE], self._control[run.DONE] = self._wake, self._done
@@ -36,40 +41,65 @@ class HostExecutor:
         self._sequence = 0
         self._closed = False
 
-    def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
-             staging_first: Mapping[int, int], world: np.ndarray) -> None:
+    def load(
+        self,
+        manifest: Any,
+        geometry: Geometry,
+        weights: Mapping[str, np.ndarray],
+        staging_first: Mapping[int, int],
+        world: np.ndarray,
+    ) -> None:
         """Binds every buffer and program, compiles or loads all code, and starts the threads."""
         assert not self._threads, "load is called once"
-        self.memory = plan.Memory(manifest, geometry, weights, staging_first, world)
+        self.memory = buffers.Memory(manifest, geometry, weights, staging_first, world)
         self._host_count = np.zeros(1, np.int32)
         self._host_pairs = np.zeros((HOST_COPIES, 2), np.int32)
         tables: list[np.ndarray] = []
         self._entries = np.zeros(
-            (FRAMES_MAX, len(manifest.programs) + 1, run.QUEUE_WORDS), np.int64)
+            (FRAMES_MAX, len(manifest.programs) + 1, run.QUEUE_WORDS), np.int64
+        )
         planners = [plan.Planner(self.memory, geometry, frame) for frame in range(FRAMES_MAX)]
         for frame, planner in enumerate(planners):
             for number, program in enumerate(manifest.programs):
                 body = manifest.host_bodies[program.body]
-                self._add(tables, planner, frame, number, manifest,
-                          [planner.words(operation) for operation in body.operations])
-            self._add(tables, planner, frame, len(manifest.programs), manifest,
-                      [self._copy_words()])
+                self._add(
+                    tables,
+                    planner,
+                    frame,
+                    number,
+                    manifest,
+                    [planner.words(operation) for operation in body.operations],
+                )
+            self._add(
+                tables, planner, frame, len(manifest.programs), manifest, [self._copy_words()]
+            )
         self._operations = np.concatenate(tables)
-        self._scratch = [plan.aligned_zeros(self._scratch_bytes(planners[0]))
-                         for _ in range(self.thread_count)]
+        self._scratch = [
+            buffers.aligned_zeros(self._scratch_bytes(planners[0]))
+            for _ in range(self.thread_count)
+        ]
         self._compile()
         self._start()
 
-    def _add(self, tables: list[np.ndarray], planner: plan.Planner, frame: int, number: int,
-             manifest: Any, rows: list[np.ndarray]) -> None:
+    def _add(
+        self,
+        tables: list[np.ndarray],
+        planner: plan.Planner,
+        frame: int,
+        number: int,
+        manifest: Any,
+        rows: list[np.ndarray],
+    ) -> None:
         table = np.array(rows or [np.zeros(plan.WORDS, np.int64)])
         plan.free_barriers(table)
         entry = self._entries[frame, number]
         entry[run.FIRST] = sum(len(t) for t in tables)
         entry[run.COUNT] = len(table)
-        for word, index in ((run.LIVE_PACKED, manifest.live_packed),
-                            (run.LIVE_LANES, manifest.live_lanes),
-                            (run.LIVE_SAMPLED, manifest.live_sampled)):
+        for word, index in (
+            (run.LIVE_PACKED, manifest.live_packed),
+            (run.LIVE_LANES, manifest.live_lanes),
+            (run.LIVE_SAMPLED, manifest.live_sampled),
+        ):
             entry[word] = planner.buffer(index).address[frame]
         tables.append(table)
 
@@ -77,8 +107,16 @@ class HostExecutor:
         """The page copy that copy_pages submits: its pairs lie in the executor's own arrays."""
         row = np.zeros(plan.WORDS, np.int64)
         caches = self.memory.caches
-        row[:8] = (plan.COPY_PAGES, 0, self._host_count.ctypes.data, 4, self._host_pairs.ctypes.data,
-                   8, caches.ctypes.data, len(caches))
+        row[:8] = (
+            plan.COPY_PAGES,
+            0,
+            self._host_count.ctypes.data,
+            4,
+            self._host_pairs.ctypes.data,
+            8,
+            caches.ctypes.data,
+            len(caches),
+        )
         return row
 
     def _scratch_bytes(self, planner: plan.Planner) -> int:
@@ -99,8 +137,13 @@ class HostExecutor:
 
     def _work(self, index: int) -> None:
         try:
-            run.work(self._control, self._queue, self._operations, index,
-                     int(self._scratch[index].ctypes.data))
+            run.work(
+                self._control,
+                self._queue,
+                self._operations,
+                index,
+                int(self._scratch[index].ctypes.data),
+            )
         except BaseException as error:
             self._failure = error
 
@@ -112,8 +155,10 @@ class HostExecutor:
         """Queues a program; asynchronous. Sequences grow."""
         self._check()
         if not run.enqueue(self._control, self._queue, self._entries, frame, program, sequence):
-            raise DeviceError(f"submit(frame {frame}, program {program}, sequence {sequence}): "
-                              f"{run.QUEUE} programs are queued already")
+            raise DeviceError(
+                f"submit(frame {frame}, program {program}, sequence {sequence}): "
+                f"{run.QUEUE} programs are queued already"
+            )
         self._sequence = sequence
 
     def poll(self) -> int:
@@ -134,12 +179,12 @@ class HostExecutor:
             time.sleep(DRAIN_POLL_S)
 
     def copy_pages(self, pairs: np.ndarray) -> None:
-        """Copies cache pages of every plane after all earlier programs. pairs: int [n, 2], from, to."""
+        """Copies pages of every cache plane after all earlier programs. pairs: int [n, 2]."""
         pairs = np.asarray(pairs, np.int32).reshape(-1, 2)
         for start in range(0, len(pairs), HOST_COPIES):
             self.drain()
-            some = pairs[start:start + HOST_COPIES]
-            self._host_pairs[:len(some)] = some
+            some = pairs[start : start + HOST_COPIES]
+            self._host_pairs[: len(some)] = some
             self._host_count[0] = len(some)
             self.submit(0, self._entries.shape[1] - 1, self._sequence)
         self.drain()
@@ -153,7 +198,7 @@ class HostExecutor:
         self.drain()
         at = 0
         for plane in self._planes():
-            out[:, at:at + plane.shape[1]] = plane[pages]
+            out[:, at : at + plane.shape[1]] = plane[pages]
             at += plane.shape[1]
 
     def restore(self, data: np.ndarray, pages: np.ndarray) -> None:
@@ -161,7 +206,7 @@ class HostExecutor:
         self.drain()
         at = 0
         for plane in self._planes():
-            plane[pages] = data[:, at:at + plane.shape[1]]
+            plane[pages] = data[:, at : at + plane.shape[1]]
             at += plane.shape[1]
 
     def _planes(self) -> list[np.ndarray]:

@@ -14,43 +14,49 @@ X86 = binding.get_default_triple().startswith("x86_64")
 def get_f32(typing_context, address):
     """f32 at an address."""
     return types.float32(types.int64), lambda context, builder, signature, args: read(
-        builder, args[0], F32, align=4)
+        builder, args[0], F32, align=4
+    )
 
 
 @intrinsic
 def get_f16(typing_context, address):
     """f16 at an address, as f32."""
     return types.float32(types.int64), lambda context, builder, signature, args: builder.fpext(
-        read(builder, args[0], F16, align=2), F32)
+        read(builder, args[0], F16, align=2), F32
+    )
 
 
 @intrinsic
 def get_bf16(typing_context, address):
     """bfloat16 at an address, as f32."""
     return types.float32(types.int64), lambda context, builder, signature, args: builder.bitcast(
-        builder.shl(builder.zext(read(builder, args[0], I16, align=2), I32),
-                    ir.Constant(I32, 16)), F32)
+        builder.shl(builder.zext(read(builder, args[0], I16, align=2), I32), ir.Constant(I32, 16)),
+        F32,
+    )
 
 
 @intrinsic
 def get_i32(typing_context, address):
     """i32 at an address, as int64."""
     return types.int64(types.int64), lambda context, builder, signature, args: builder.sext(
-        read(builder, args[0], I32, align=4), I64)
+        read(builder, args[0], I32, align=4), I64
+    )
 
 
 @intrinsic
 def get_u32(typing_context, address):
     """u32 at an address, as int64."""
     return types.int64(types.int64), lambda context, builder, signature, args: builder.zext(
-        read(builder, args[0], I32, align=4), I64)
+        read(builder, args[0], I32, align=4), I64
+    )
 
 
 @intrinsic
 def get_i64(typing_context, address):
     """i64 at an address."""
     return types.int64(types.int64), lambda context, builder, signature, args: read(
-        builder, args[0], I64, align=4)
+        builder, args[0], I64, align=4
+    )
 
 
 @intrinsic
@@ -109,8 +115,12 @@ def copy_bytes(typing_context, destination, source, count):
 
     def generate(context, builder, signature, args):
         cgutils.raw_memcpy(
-            builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()),
-            builder.inttoptr(args[1], ir.IntType(8).as_pointer()), args[2], 1)
+            builder,
+            builder.inttoptr(args[0], ir.IntType(8).as_pointer()),
+            builder.inttoptr(args[1], ir.IntType(8).as_pointer()),
+            args[2],
+            1,
+        )
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -123,7 +133,8 @@ def pause(typing_context):
     def generate(context, builder, signature, args):
         if X86:
             function = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.x86.sse2.pause")
+                builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.x86.sse2.pause"
+            )
             builder.call(function, [])
         return context.get_dummy_value()
 
@@ -136,7 +147,8 @@ def yield_processor(typing_context):
 
     def generate(context, builder, signature, args):
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(I32, []), "sched_yield")
+            builder.module, ir.FunctionType(I32, []), "sched_yield"
+        )
         builder.call(function, [])
         return context.get_dummy_value()
 
@@ -148,20 +160,22 @@ def _transfer(builder, name, descriptor, value):
     slot = cgutils.alloca_once_value(builder, value)
     buffer = builder.bitcast(slot, ir.IntType(8).as_pointer())
     function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(I64, [I32, buffer.type, I64]), name)
-    return builder.call(function, [
-        builder.trunc(descriptor, I32), buffer, ir.Constant(I64, 8)])
+        builder.module, ir.FunctionType(I64, [I32, buffer.type, I64]), name
+    )
+    return builder.call(function, [builder.trunc(descriptor, I32), buffer, ir.Constant(I64, 8)])
 
 
 @intrinsic
 def signal(typing_context, descriptor, count):
     """Adds `count` to an eventfd; the result of write(2)."""
-    return types.int64(types.int64, types.int64), lambda context, builder, signature, args: (
-        _transfer(builder, "write", *args))
+    return types.int64(
+        types.int64, types.int64
+    ), lambda context, builder, signature, args: _transfer(builder, "write", *args)
 
 
 @intrinsic
 def sleep_until_signal(typing_context, descriptor):
     """Blocks on an eventfd; the result of read(2)."""
     return types.int64(types.int64), lambda context, builder, signature, args: _transfer(
-        builder, "read", args[0], ir.Constant(I64, 0))
+        builder, "read", args[0], ir.Constant(I64, 0)
+    )

@@ -5,11 +5,12 @@ Rows lie in vector lanes and columns are walked one by one, so every output elem
     acc = 0; for k in columns: acc = fma(value(row, k), x[k], acc)
 
 whatever the number of activation rows, the kernel or the chunk: that is what makes a row's result
-bitwise independent of its batch. `direct` expands weights in registers and uses each at once, for few
-activation rows; `expand` writes them to a buffer in the first-level cache that `tile` then reuses.
+bitwise independent of its batch. `direct` expands weights in registers and uses each at once, for
+few activation rows; `expand` writes them to a buffer in the first-level cache that `tile` then
+reuses.
 
-Arguments are int64 addresses and counts; `variant`, `vectors` and `rows` are literals. Tiles of sums
-are f32 [activation rows][PANEL_ROWS].
+Arguments are int64 addresses and counts; `variant`, `vectors` and `rows` are literals. Tiles of
+sums are f32 [activation rows][PANEL_ROWS].
 """
 
 from collections.abc import Callable
@@ -74,7 +75,7 @@ def variant_of(shape: panels.PanelShape) -> int:
 
 
 class Rows(NamedTuple):
-    """The rows of a panel that one kernel call covers: `vectors` vectors of `lanes` from `first`."""
+    """The rows of a panel that one call covers: `vectors` vectors of `lanes` from `first`."""
 
     lanes: int
     vectors: int
@@ -83,17 +84,23 @@ class Rows(NamedTuple):
 
 def _at(builder: Any, base: Any, offset: Any, kind: ir.Type, align: int = LOAD_ALIGN) -> Any:
     """Load from an i8 pointer and an i64 byte offset."""
-    return builder.load(builder.bitcast(builder.gep(base, [offset]), kind.as_pointer()), align=align)
+    return builder.load(
+        builder.bitcast(builder.gep(base, [offset]), kind.as_pointer()), align=align
+    )
 
 
 def _prefetch(builder: Any, block: Any, nbytes: int, ahead: int) -> None:
-    """Asks for the `nbytes` that lie `ahead` bytes behind a block: a panel's bytes come in a row."""
+    """Asks for the `nbytes` that lie `ahead` bytes behind a block."""
     kind = I8.as_pointer()
     function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32]), "llvm.prefetch.p0")
+        builder.module, ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32]), "llvm.prefetch.p0"
+    )
     for at in range(0, nbytes, CACHE_LINE):
         line = builder.gep(block, [ir.Constant(I64, ahead + at)])
-        builder.call(function, [line, ir.Constant(I32, 0), ir.Constant(I32, PREFETCH_LEVEL), ir.Constant(I32, 1)])
+        builder.call(
+            function,
+            [line, ir.Constant(I32, 0), ir.Constant(I32, PREFETCH_LEVEL), ir.Constant(I32, 1)],
+        )
 
 
 def _plus(builder: Any, value: Any, constant: int) -> Any:
@@ -106,8 +113,13 @@ def _scales(builder: Any, block: Any, rows: Rows, kind: int, at: int) -> list[An
     offset = builder.mul(rows.first, ir.Constant(I64, size))
     values = []
     for v in range(rows.vectors):
-        value = _at(builder, block, _plus(builder, offset, at + v * rows.lanes * size),
-                    vec(element, rows.lanes), size)
+        value = _at(
+            builder,
+            block,
+            _plus(builder, offset, at + v * rows.lanes * size),
+            vec(element, rows.lanes),
+            size,
+        )
         values.append(builder.fpext(value, vec(F32, rows.lanes)) if size == 2 else value)
     return values
 
@@ -131,12 +143,19 @@ def _quant(builder: Any, word: Any, encoding: int, j: int) -> Any:
 def _plain_column(builder: Any, variant: Variant, column: Any, rows: Rows) -> list[Any]:
     """The weights of one column of a plain panel."""
     size = panels.VALUE_BYTES[variant.encoding]
-    element = {panels.PANEL_F32: F32, panels.PANEL_F16: F16, panels.PANEL_BF16: I16}[variant.encoding]
+    element = {panels.PANEL_F32: F32, panels.PANEL_F16: F16, panels.PANEL_BF16: I16}[
+        variant.encoding
+    ]
     offset = builder.mul(rows.first, ir.Constant(I64, size))
     values = []
     for v in range(rows.vectors):
-        value = _at(builder, column, _plus(builder, offset, v * rows.lanes * size),
-                    vec(element, rows.lanes), size)
+        value = _at(
+            builder,
+            column,
+            _plus(builder, offset, v * rows.lanes * size),
+            vec(element, rows.lanes),
+            size,
+        )
         if variant.encoding == panels.PANEL_F16:
             value = builder.fpext(value, vec(F32, rows.lanes))
         elif variant.encoding == panels.PANEL_BF16:
@@ -145,8 +164,9 @@ def _plain_column(builder: Any, variant: Variant, column: Any, rows: Rows) -> li
     return values
 
 
-def _quant_block(builder: Any, variant: Variant, block: Any, rows: Rows,
-                 use: Callable[[int, list[Any]], None]) -> None:
+def _quant_block(
+    builder: Any, variant: Variant, block: Any, rows: Rows, use: Callable[[int, list[Any]], None]
+) -> None:
     """Calls use(column, weights of the rows) for every column of a quantised block, in order."""
     scale = _scales(builder, block, rows, variant.scale, 0)
     header = PANEL_ROWS * panels.SCALE_BYTES[variant.scale]
@@ -160,19 +180,30 @@ def _quant_block(builder: Any, variant: Variant, block: Any, rows: Rows,
     offset = builder.mul(rows.first, ir.Constant(I64, 4))
     for group in range(variant.block // each):
         at = header + group * PANEL_ROWS * 4
-        words = [_at(builder, block, _plus(builder, offset, at + v * rows.lanes * 4),
-                     vec(I32, rows.lanes)) for v in range(rows.vectors)]
+        words = [
+            _at(
+                builder,
+                block,
+                _plus(builder, offset, at + v * rows.lanes * 4),
+                vec(I32, rows.lanes),
+            )
+            for v in range(rows.vectors)
+        ]
         for j in range(each):
             weights = []
             for v, word in enumerate(words):
                 quant = _quant(builder, word, variant.encoding, j)
-                weights.append(builder.fmul(quant, scale[v]) if minimum is None
-                               else fused(builder, quant, scale[v], minimum[v]))
+                weights.append(
+                    builder.fmul(quant, scale[v])
+                    if minimum is None
+                    else fused(builder, quant, scale[v], minimum[v])
+                )
             use(group * each + j, weights)
 
 
-def _loop(builder: Any, count: Any, carried: list[Any],
-          body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+def _loop(
+    builder: Any, count: Any, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
     """for index in range(count), with values carried in registers; their last values."""
     before = builder.block
     head = builder.append_basic_block("head")
@@ -200,13 +231,21 @@ def _loop(builder: Any, count: Any, carried: list[Any],
 
 def _columns_and_bytes(variant: Variant) -> tuple[int, int]:
     """Columns and bytes of one loop step of a panel."""
-    shape = panels.PanelShape(variant.encoding, PANEL_ROWS, max(variant.block, 1), PANEL_ROWS,
-                              variant.block, variant.scale, variant.minimum)
+    shape = panels.PanelShape(
+        variant.encoding,
+        PANEL_ROWS,
+        max(variant.block, 1),
+        PANEL_ROWS,
+        variant.block,
+        variant.scale,
+        variant.minimum,
+    )
     return max(variant.block, 1), shape.block_bytes
 
 
-def _each_column(builder: Any, variant: Variant, block: Any, rows: Rows,
-                 use: Callable[[int, list[Any]], None]) -> None:
+def _each_column(
+    builder: Any, variant: Variant, block: Any, rows: Rows, use: Callable[[int, list[Any]], None]
+) -> None:
     if variant.block:
         _quant_block(builder, variant, block, rows, use)
     else:
@@ -220,8 +259,9 @@ def _inputs(builder: Any, x: Any, stride: Any, count: int) -> list[Any]:
 
 
 def _sum_pointer(builder: Any, out: Any, rows: Rows, c: int, v: int) -> Any:
-    offset = _plus(builder, builder.mul(rows.first, ir.Constant(I64, 4)),
-                   (c * PANEL_ROWS + v * rows.lanes) * 4)
+    offset = _plus(
+        builder, builder.mul(rows.first, ir.Constant(I64, 4)), (c * PANEL_ROWS + v * rows.lanes) * 4
+    )
     address = builder.inttoptr(builder.add(out, offset), I8.as_pointer())
     return builder.bitcast(address, vec(F32, rows.lanes).as_pointer())
 
@@ -230,7 +270,8 @@ def _sum_pointer(builder: Any, out: Any, rows: Rows, c: int, v: int) -> Any:
 def direct(typing_context, variant, lanes, vectors, count, weights, first, steps, x, stride, out):
     """Sums of `lanes * vectors` rows from `first` of a panel with `count` activation rows -> out.
 
-    steps: blocks of a quantised panel, columns of a plain one. stride: bytes between activations."""
+    steps: blocks of a quantised panel, columns of a plain one. stride: bytes between
+    activation rows."""
     v_count, c_count = vectors.literal_value, count.literal_value
     kind, width = VARIANTS[variant.literal_value], lanes.literal_value
 
@@ -261,8 +302,9 @@ def direct(typing_context, variant, lanes, vectors, count, weights, first, steps
         acc = _loop(builder, length, [zero] * (v_count * c_count), body)
         for c in range(c_count):
             for v in range(v_count):
-                builder.store(acc[c * v_count + v],
-                              _sum_pointer(builder, sums, rows, c, v), align=4)
+                builder.store(
+                    acc[c * v_count + v], _sum_pointer(builder, sums, rows, c, v), align=4
+                )
         return context.get_dummy_value()
 
     return types.void(variant, lanes, vectors, count, *[types.int64] * 6), generate
@@ -271,7 +313,11 @@ def direct(typing_context, variant, lanes, vectors, count, weights, first, steps
 @intrinsic(prefer_literal=True)
 def expand(typing_context, variant, lanes, vectors, weights, first, steps, out):
     """Weights of `lanes * vectors` rows from `first` as f32 [column][PANEL_ROWS] -> out."""
-    kind, width, v_count = VARIANTS[variant.literal_value], lanes.literal_value, vectors.literal_value
+    kind, width, v_count = (
+        VARIANTS[variant.literal_value],
+        lanes.literal_value,
+        vectors.literal_value,
+    )
 
     def generate(context, builder, signature, args):
         _, _, _, base, start, length, buffer = args
@@ -314,8 +360,15 @@ def tile(typing_context, lanes, vectors, count, buffer, first, columns, x, strid
         xs = _inputs(builder, inputs, pitch, c_count)
 
         def column(at_w, at_x, acc, j):
-            values = [_at(builder, weights, _plus(builder, at_w, (j * PANEL_ROWS + v * width) * 4),
-                          vec(F32, width)) for v in range(v_count)]
+            values = [
+                _at(
+                    builder,
+                    weights,
+                    _plus(builder, at_w, (j * PANEL_ROWS + v * width) * 4),
+                    vec(F32, width),
+                )
+                for v in range(v_count)
+            ]
             for c in range(c_count):
                 wide = spread(builder, _at(builder, xs[c], _plus(builder, at_x, j * 4), F32), width)
                 for v in range(v_count):
@@ -325,16 +378,19 @@ def tile(typing_context, lanes, vectors, count, buffer, first, columns, x, strid
         def steps(unroll, base_column):
             def body(index, acc):
                 first_column = builder.add(
-                    base_column, builder.mul(index, ir.Constant(I64, unroll)))
+                    base_column, builder.mul(index, ir.Constant(I64, unroll))
+                )
                 at_w = builder.mul(first_column, ir.Constant(I64, PANEL_ROWS * 4))
                 at_x = builder.mul(first_column, ir.Constant(I64, 4))
                 for j in range(unroll):
                     column(at_w, at_x, acc, j)
                 return acc
+
             return body
 
-        slots = [_sum_pointer(builder, sums, rows, c, v)
-                 for c in range(c_count) for v in range(v_count)]
+        slots = [
+            _sum_pointer(builder, sums, rows, c, v) for c in range(c_count) for v in range(v_count)
+        ]
         acc = [builder.load(slot, align=4) for slot in slots]
         whole = builder.sdiv(length, ir.Constant(I64, TILE_UNROLL))
         done = builder.mul(whole, ir.Constant(I64, TILE_UNROLL))

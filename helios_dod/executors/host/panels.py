@@ -29,8 +29,11 @@ PANEL_F32, PANEL_F16, PANEL_BF16, PANEL_Q4, PANEL_Q8 = 1, 2, 3, 4, 5
 # proto DataType
 NONE, F32, F16 = 0, 1, 2
 
-PLAIN = {"F32": (PANEL_F32, np.dtype("<f4")), "F16": (PANEL_F16, np.dtype("<f2")),
-         "BF16": (PANEL_BF16, np.dtype("<u2"))}
+PLAIN = {
+    "F32": (PANEL_F32, np.dtype("<f4")),
+    "F16": (PANEL_F16, np.dtype("<f2")),
+    "BF16": (PANEL_BF16, np.dtype("<u2")),
+}
 WORD_COLUMNS = {PANEL_Q4: 8, PANEL_Q8: 4}
 VALUE_BYTES = {PANEL_F32: 4, PANEL_F16: 2, PANEL_BF16: 2}
 SCALE_BYTES = {NONE: 0, F32: 4, F16: 2}
@@ -83,7 +86,7 @@ class Quants:
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
     """The f16 at byte `at` of every block: [rows, blocks]."""
-    return np.ascontiguousarray(blocks[:, :, at:at + 2]).view("<f2")[:, :, 0]
+    return np.ascontiguousarray(blocks[:, :, at : at + 2]).view("<f2")[:, :, 0]
 
 
 def _nibbles(data: np.ndarray) -> np.ndarray:
@@ -93,7 +96,7 @@ def _nibbles(data: np.ndarray) -> np.ndarray:
 
 def _fifth_bits(blocks: np.ndarray, at: int) -> np.ndarray:
     """32 bits from byte `at`, bit j as 16 at element j: [rows, blocks, 32]."""
-    return np.unpackbits(blocks[:, :, at:at + 4], axis=-1, bitorder="little") << 4
+    return np.unpackbits(blocks[:, :, at : at + 4], axis=-1, bitorder="little") << 4
 
 
 def _flat(q: np.ndarray) -> np.ndarray:
@@ -212,8 +215,15 @@ def panel_shape(kind: str, rows: int, columns: int) -> PanelShape:
     form = FORMATS[kind]
     quants = form.decode(np.zeros((1, 1, form.nbytes), np.uint8))
     minimum = NONE if quants.minimum is None else _panel_scale(quants.minimum)
-    return PanelShape(form.encoding, rows, columns, PANEL_ROWS, form.block_columns,
-                      _panel_scale(quants.scale), minimum)
+    return PanelShape(
+        form.encoding,
+        rows,
+        columns,
+        PANEL_ROWS,
+        form.block_columns,
+        _panel_scale(quants.scale),
+        minimum,
+    )
 
 
 def _panels(values: np.ndarray) -> np.ndarray:
@@ -248,8 +258,9 @@ def _pack_quants(quants: Quants, encoding: int, block: int) -> np.ndarray:
     return np.concatenate(parts, axis=-1).reshape(-1)
 
 
-def pack_matrix(kind: str, rows: int, columns: int,
-                data: np.ndarray) -> tuple[PanelShape, np.ndarray]:
+def pack_matrix(
+    kind: str, rows: int, columns: int, data: np.ndarray
+) -> tuple[PanelShape, np.ndarray]:
     """Checkpoint bytes of a row-major matrix -> its panel shape and panel bytes (uint8).
 
     kind: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K. data: uint8, any shape.
@@ -258,7 +269,8 @@ def pack_matrix(kind: str, rows: int, columns: int,
     expected = rows * row_bytes(kind, columns)
     if data.size != expected:
         raise ValueError(
-            f"{kind} matrix [{rows}, {columns}]: {expected} bytes expected, got {data.size}")
+            f"{kind} matrix [{rows}, {columns}]: {expected} bytes expected, got {data.size}"
+        )
     if kind in PLAIN:
         encoding, dtype = PLAIN[kind]
         values = _panels(data.view(dtype).reshape(rows, columns))
@@ -267,8 +279,15 @@ def pack_matrix(kind: str, rows: int, columns: int,
     form = FORMATS[kind]
     quants = form.decode(data.reshape(rows, -1, form.nbytes))
     minimum = NONE if quants.minimum is None else _panel_scale(quants.minimum)
-    shape = PanelShape(form.encoding, rows, columns, PANEL_ROWS, form.block_columns,
-                       _panel_scale(quants.scale), minimum)
+    shape = PanelShape(
+        form.encoding,
+        rows,
+        columns,
+        PANEL_ROWS,
+        form.block_columns,
+        _panel_scale(quants.scale),
+        minimum,
+    )
     return shape, _pack_quants(quants, form.encoding, form.block_columns)
 
 
@@ -288,7 +307,7 @@ def unpack_matrix(shape: PanelShape, data: np.ndarray) -> np.ndarray:
         if shape.encoding == PANEL_BF16:
             values = (values.astype(np.uint32) << 16).view(np.float32)
         flat = values.transpose(0, 2, 1).reshape(-1, shape.columns)
-        return np.ascontiguousarray(flat[:shape.rows], dtype=np.float32)
+        return np.ascontiguousarray(flat[: shape.rows], dtype=np.float32)
     blocks = data.reshape(shape.panel_count, -1, shape.block_bytes)
     scale, at = _take_scale(blocks, 0, shape.scale)
     minimum = np.float32(0)
@@ -305,4 +324,4 @@ def unpack_matrix(shape: PanelShape, data: np.ndarray) -> np.ndarray:
     product = q.astype(np.float64) * scale[:, :, None, :].astype(np.float64)
     values = (product + minimum).astype(np.float32)  # f64 holds both exactly: one rounding
     flat = values.transpose(0, 3, 1, 2).reshape(-1, shape.columns)
-    return np.ascontiguousarray(flat[:shape.rows])
+    return np.ascontiguousarray(flat[: shape.rows])

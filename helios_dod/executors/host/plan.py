@@ -1,137 +1,62 @@
 """A manifest's operations as a flat table of int64 words with every address resolved.
 
-One row an operation: its kind, its row domain, then for each operand its address and the bytes between
-its rows, then attributes (floats as their 32 bits) in the order that the kernel's constants name. Two
-tables, one a frame, differ in the addresses of staging and completions. The last word says whether
-threads may go on without a barrier.
+One row an operation: its kind, its row domain, then for each operand its address and the bytes
+between its rows, then attributes (floats as their 32 bits) in the order that the kernel's
+constants name. Two tables, one a frame, differ in the addresses of staging and completions. The
+last word says whether threads may go on without a barrier.
 """
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.host.buffers import ITEM_BYTES, Bound, Memory
 from helios_dod.executors.host.microkernels import variant_of
-from helios_dod.executors.host.panels import PanelShape
 
 WORDS = 48
 NEXT_FREE = WORDS - 1  # word: the next operation needs no barrier before it
-ALIGN = 64
-SLACK = 1024  # bytes behind an allocation that vectors may read past its end
-ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 1, 9: 1}  # proto DataType
-WEIGHT, STATE, CACHE, SCRATCH, STAGING, COMPLETION = 1, 2, 3, 4, 5, 6  # proto BufferKind
 PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
-COLUMNS = {1: "slot", 2: "generation", 3: "status", 4: "offered", 5: "accepted", 6: "emitted",
-           7: "tokens", 8: "endpoint", 9: "cursor", 10: "reserved", 11: "logprob",
-           12: "top_tokens", 13: "top_logprobs", 14: "scores"}  # proto CompletionField
 
 # Kinds: the field numbers of proto HostOperation.
-(SCATTER_ROWS, FILL_ROWS, UPDATE_PAGE_TABLE, COPY_PAGES, SELECT_TOKENS, EMBED, NORMALISE, PRODUCT,
- ROTARY, CACHE_WRITE, ATTENTION, ACTIVATION, SELECT_ROWS, ADJUST_LOGITS, SAMPLE, ADVANCE,
- SCORE) = range(1, 18)
-# Operations whose threads take the same rows: one may follow another of its domain without a barrier.
-ROW_LOCAL = {SCATTER_ROWS, FILL_ROWS, SELECT_TOKENS, EMBED, NORMALISE, ROTARY, CACHE_WRITE,
-             ADJUST_LOGITS, SAMPLE}
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A buffer with its address in each frame and the bytes between rows of axis 0."""
-
-    name: str
-    kind: int
-    dtype: int
-    address: tuple[int, int]
-    shape: tuple[int, ...]
-    row_bytes: int
-    panel: PanelShape | None
-
-    @property
-    def columns(self) -> int:
-        """Elements of one row of axis 0."""
-        return int(np.prod(self.shape[1:], dtype=np.int64))
+(
+    SCATTER_ROWS,
+    FILL_ROWS,
+    UPDATE_PAGE_TABLE,
+    COPY_PAGES,
+    SELECT_TOKENS,
+    EMBED,
+    NORMALISE,
+    PRODUCT,
+    ROTARY,
+    CACHE_WRITE,
+    ATTENTION,
+    ACTIVATION,
+    SELECT_ROWS,
+    ADJUST_LOGITS,
+    SAMPLE,
+    ADVANCE,
+    SCORE,
+) = range(1, 18)
+# Operations whose threads take the same rows: one follows another of its domain without a barrier.
+ROW_LOCAL = {
+    SCATTER_ROWS,
+    FILL_ROWS,
+    SELECT_TOKENS,
+    EMBED,
+    NORMALISE,
+    ROTARY,
+    CACHE_WRITE,
+    ADJUST_LOGITS,
+    SAMPLE,
+}
 
 
 def float_word(value: float) -> int:
     """The 32 bits of an f32, signed as the kernels read them."""
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
-
-
-def aligned_zeros(nbytes: int) -> np.ndarray:
-    """uint8 zeros on a cache line, with slack behind them."""
-    raw = np.zeros(nbytes + ALIGN + SLACK, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start:start + nbytes]
-
-
-def _panel_of(buffer: Any) -> PanelShape | None:
-    if not buffer.HasField("panel"):
-        return None
-    panel = buffer.panel
-    return PanelShape(panel.encoding, panel.rows, panel.columns, panel.panel_rows,
-                      panel.block_columns, panel.scale, panel.minimum)
-
-
-class Memory:
-    """Binds every buffer of a manifest; owns state, cache and scratch."""
-
-    def __init__(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
-                 staging_first: Mapping[int, int], world: np.ndarray) -> None:
-        self.world = world
-        self._weights, self._first = weights, staging_first
-        self.owned: dict[int, np.ndarray] = {}  # buffer index -> its bytes
-        self.buffers = [self._bind(i, b, geometry) for i, b in enumerate(manifest.buffers)]
-        caches = [b for b in self.buffers if b.kind == CACHE]
-        self.caches = np.array([[b.address[0], b.row_bytes] for b in caches],
-                               np.int64).reshape(-1, 2)
-
-    def owned_caches(self) -> list[tuple[Bound, np.ndarray]]:
-        """Every cache plane with its bytes."""
-        return [(self.buffers[i], bytes_) for i, bytes_ in self.owned.items()
-                if self.buffers[i].kind == CACHE]
-
-    def _bind(self, index: int, buffer: Any, geometry: Geometry) -> Bound:
-        shape = tuple(geometry.extent(e.symbol, e.multiplier) for e in buffer.shape)
-        if buffer.dtype not in ITEM_BYTES:
-            raise DeviceError(f"buffer {buffer.name!r}: data type {buffer.dtype} is unknown")
-        item = ITEM_BYTES[buffer.dtype]
-        row = item * int(np.prod(shape[1:], dtype=np.int64))
-        nbytes = item * int(np.prod(shape, dtype=np.int64))
-        panel = _panel_of(buffer)
-        if buffer.kind == WEIGHT:
-            address = (self._weight(buffer, panel.matrix_bytes if panel else nbytes),) * 2
-        elif buffer.kind in (STATE, CACHE, SCRATCH):
-            memory = aligned_zeros(nbytes)
-            self.owned[index] = memory
-            address = (memory.ctypes.data,) * 2
-        elif buffer.kind == STAGING:
-            words = self.world[0]["staging"]["words"]
-            end = self._first[index] + -(-nbytes // 4)
-            if end > words.shape[1]:
-                raise DeviceError(f"buffer {buffer.name!r}: staging word {end} of {words.shape[1]}")
-            address = (words[0].ctypes.data + 4 * self._first[index],
-                       words[1].ctypes.data + 4 * self._first[index])
-        elif buffer.kind == COMPLETION:
-            column = self.world[0]["completions"][COLUMNS[buffer.completion]]
-            address = (column[0].ctypes.data, column[1].ctypes.data)
-            row = column.strides[1]
-        else:
-            raise DeviceError(f"buffer {buffer.name!r}: kind {buffer.kind} is unknown")
-        return Bound(buffer.name, buffer.kind, buffer.dtype, address, shape, row, panel)
-
-    def _weight(self, buffer: Any, nbytes: int) -> int:
-        if buffer.resource_id not in self._weights:
-            raise DeviceError(f"buffer {buffer.name!r}: no weight resource {buffer.resource_id!r}")
-        resource = self._weights[buffer.resource_id]
-        end = buffer.resource_offset + nbytes
-        if buffer.resource_nbytes != nbytes or end > resource.nbytes:
-            raise DeviceError(
-                f"buffer {buffer.name!r}: {nbytes} bytes wanted, {buffer.resource_nbytes} declared, "
-                f"resource {buffer.resource_id!r} holds {resource.nbytes} up to {end}")
-        return int(resource.ctypes.data) + int(buffer.resource_offset)
 
 
 class Planner:
@@ -155,7 +80,7 @@ class Planner:
         row = np.zeros(WORDS, np.int64)
         row[0], row[1] = kind, domain
         assert len(body) <= NEXT_FREE - 2
-        row[2:2 + len(body)] = body
+        row[2 : 2 + len(body)] = body
         return row
 
     def buffer(self, index: int) -> Bound:
@@ -167,7 +92,10 @@ class Planner:
 
     def _operand(self, operand: Any) -> list[int]:
         bound = self.buffer(operand.buffer)
-        return [bound.address[self.frame] + operand.column * ITEM_BYTES[bound.dtype], bound.row_bytes]
+        return [
+            bound.address[self.frame] + operand.column * ITEM_BYTES[bound.dtype],
+            bound.row_bytes,
+        ]
 
     def _operands(self, op: Any, names: str) -> list[int]:
         return [word for name in names.split() for word in self._operand(getattr(op, name))]
@@ -184,19 +112,32 @@ class Planner:
         panel = bound.panel
         if panel is None:
             raise DeviceError(f"buffer {bound.name!r} is not a panel matrix")
-        return [bound.address[0], variant_of(panel), panel.rows, panel.columns, panel.panel_bytes,
-                max(panel.block_columns, 1), panel.block_bytes]
+        return [
+            bound.address[0],
+            variant_of(panel),
+            panel.rows,
+            panel.columns,
+            panel.panel_bytes,
+            max(panel.block_columns, 1),
+            panel.block_bytes,
+        ]
 
     def _scatter_rows(self, op: Any) -> tuple[int, list[int]]:
         if self._row_size(op.source) != self._row_size(op.destination):
             raise DeviceError(
                 f"scatter: rows of {self.buffer(op.source.buffer).name!r} and "
-                f"{self.buffer(op.destination.buffer).name!r} differ in size")
+                f"{self.buffer(op.destination.buffer).name!r} differ in size"
+            )
         return LANES, [*self._operands(op, "source slot destination"), self._row_size(op.source)]
 
     def _fill_rows(self, op: Any) -> tuple[int, list[int]]:
-        return LANES, [0, 0, *self._operands(op, "slot destination"),
-                       self._row_size(op.destination), op.value]
+        return LANES, [
+            0,
+            0,
+            *self._operands(op, "slot destination"),
+            self._row_size(op.destination),
+            op.value,
+        ]
 
     def _update_page_table(self, op: Any) -> tuple[int, list[int]]:
         return 0, self._operands(op, "count updates table")
@@ -212,7 +153,12 @@ class Planner:
     def _embed(self, op: Any) -> tuple[int, list[int]]:
         table = self.buffer(op.table)
         columns = self._width(op.output)
-        body = [*self._operands(op, "index output"), int(op.accumulate), float_word(op.scale), columns]
+        body = [
+            *self._operands(op, "index output"),
+            int(op.accumulate),
+            float_word(op.scale),
+            columns,
+        ]
         if table.panel is None:
             plain = {1: 4, 2: 2, 3: 3}[table.dtype]
             return op.rows, [*body, plain, table.address[0]]
@@ -222,66 +168,118 @@ class Planner:
     def _normalise(self, op: Any) -> tuple[int, list[int]]:
         columns = self._width(op.input)
         return op.rows, [
-            *self._operands(op, "input output"), self._address(op.weight),
-            self._address(op.bias) if op.has_bias else 0, float_word(op.epsilon),
-            op.group or columns, columns, op.kind]
+            *self._operands(op, "input output"),
+            self._address(op.weight),
+            self._address(op.bias) if op.has_bias else 0,
+            float_word(op.epsilon),
+            op.group or columns,
+            columns,
+            op.kind,
+        ]
 
     def _product(self, op: Any) -> tuple[int, list[int]]:
-        address, variant, rows, columns, panel_bytes, block_columns, block_bytes = (
-            self._storage(op.weight))
+        address, variant, rows, columns, panel_bytes, block_columns, block_bytes = self._storage(
+            op.weight
+        )
         name = self.buffer(op.weight).name
         if self._width(op.input) != columns or self._width(op.output) != rows:
             raise DeviceError(
-                f"product with {name!r} [{rows}, {columns}]: input has {self._width(op.input)} columns, "
-                f"output {self._width(op.output)}")
+                f"product with {name!r} [{rows}, {columns}]: input has "
+                f"{self._width(op.input)} columns, "
+                f"output {self._width(op.output)}"
+            )
         return op.rows, [
-            *self._operands(op, "input output"), address, variant, rows, columns, panel_bytes,
-            block_columns, block_bytes, self._address(op.bias) if op.has_bias else 0,
-            int(op.accumulate)]
+            *self._operands(op, "input output"),
+            address,
+            variant,
+            rows,
+            columns,
+            panel_bytes,
+            block_columns,
+            block_bytes,
+            self._address(op.bias) if op.has_bias else 0,
+            int(op.accumulate),
+        ]
 
     def _rotary(self, op: Any) -> tuple[int, list[int]]:
         count = self.buffer(op.frequencies).shape[0]
         if 2 * count > op.head or self._width(op.operand) % op.head:
             raise DeviceError(
-                f"rotary: {count} frequencies, heads of {op.head}, {self._width(op.operand)} columns")
+                f"rotary: {count} frequencies, heads of {op.head}, "
+                f"{self._width(op.operand)} columns"
+            )
         self.rotary_count = max(self.rotary_count, count)
         return PACKED, [
-            *self._operands(op, "operand position"), self._address(op.frequencies), count, op.head,
-            self._width(op.operand) // op.head, op.kind, float_word(op.magnitude or 1.0)]
+            *self._operands(op, "operand position"),
+            self._address(op.frequencies),
+            count,
+            op.head,
+            self._width(op.operand) // op.head,
+            op.kind,
+            float_word(op.magnitude or 1.0),
+        ]
 
     def _cache_pair(self, op: Any) -> tuple[Bound, Bound]:
         keys, values = self.buffer(op.key_cache), self.buffer(op.value_cache)
         page_tokens = self.geometry.page_tokens
         heads = keys.shape[1]
-        if (keys.shape[1:] != (heads, op.head, page_tokens) or page_tokens % 16
-                or values.shape[1:] != (heads, page_tokens, op.head)
-                or keys.dtype != values.dtype or keys.dtype not in (1, 3)):
+        if (
+            keys.shape[1:] != (heads, op.head, page_tokens)
+            or page_tokens % 16
+            or values.shape[1:] != (heads, page_tokens, op.head)
+            or keys.dtype != values.dtype
+            or keys.dtype not in (1, 3)
+        ):
             raise DeviceError(
-                f"cache planes {keys.name!r} {keys.shape} and {values.name!r} {values.shape}: wanted "
-                f"[pages, heads, {op.head}, {page_tokens}] and [pages, heads, {page_tokens}, {op.head}] "
-                "of f32 or bf16, pages of a multiple of 16 tokens")
+                f"cache planes {keys.name!r} {keys.shape} and {values.name!r} {values.shape}: "
+                f"wanted [pages, heads, {op.head}, {page_tokens}] and "
+                f"[pages, heads, {page_tokens}, {op.head}] "
+                "of f32 or bf16, pages of a multiple of 16 tokens"
+            )
         return keys, values
 
     def _cache_write(self, op: Any) -> tuple[int, list[int]]:
         keys, values = self._cache_pair(op)
         return PACKED, [
-            *self._operands(op, "key value position lane slot table"), keys.address[0],
-            values.address[0], keys.shape[1], op.head, self.geometry.page_tokens, keys.dtype]
+            *self._operands(op, "key value position lane slot table"),
+            keys.address[0],
+            values.address[0],
+            keys.shape[1],
+            op.head,
+            self.geometry.page_tokens,
+            keys.dtype,
+        ]
 
     def _attention(self, op: Any) -> tuple[int, list[int]]:
         keys, values = self._cache_pair(op)
         if op.key_heads != keys.shape[1] or op.heads % op.key_heads:
-            raise DeviceError(f"attention: {op.heads} heads over {op.key_heads}, cache {keys.shape}")
+            raise DeviceError(
+                f"attention: {op.heads} heads over {op.key_heads}, cache {keys.shape}"
+            )
         self.scratch_heads.add((op.heads // op.key_heads, op.head))
         return PACKED, [
-            *self._operands(op, "query output position lane slot table"), keys.address[0],
-            values.address[0], op.heads, op.key_heads, op.head, float_word(op.scale), op.window,
-            *self._operands(op, "query_start query_length"), self.geometry.page_tokens, keys.dtype]
+            *self._operands(op, "query output position lane slot table"),
+            keys.address[0],
+            values.address[0],
+            op.heads,
+            op.key_heads,
+            op.head,
+            float_word(op.scale),
+            op.window,
+            *self._operands(op, "query_start query_length"),
+            self.geometry.page_tokens,
+            keys.dtype,
+        ]
 
     def _activation(self, op: Any) -> tuple[int, list[int]]:
         up = self._operand(op.up) if op.has_up else [0, 0]
-        return op.rows, [*self._operand(op.gate), *up, *self._operand(op.output), op.kind,
-                         self._width(op.gate)]
+        return op.rows, [
+            *self._operand(op.gate),
+            *up,
+            *self._operand(op.output),
+            op.kind,
+            self._width(op.gate),
+        ]
 
     def _select_rows(self, op: Any) -> tuple[int, list[int]]:
         return op.rows, [*self._operands(op, "input index output"), self._row_size(op.input)]
@@ -291,29 +289,48 @@ class Planner:
         return self._width(operand)
 
     def _adjust_logits(self, op: Any) -> tuple[int, list[int]]:
-        names = ("logits slot histogram repetition presence frequency bias_tokens bias_values "
-                 "bias_count stop_tokens minimum generated status")
-        return SAMPLED, [*self._operands(op, names), self._vocabulary(op.logits),
-                         self._width(op.stop_tokens)]
+        names = (
+            "logits slot histogram repetition presence frequency bias_tokens bias_values "
+            "bias_count stop_tokens minimum generated status"
+        )
+        return SAMPLED, [
+            *self._operands(op, names),
+            self._vocabulary(op.logits),
+            self._width(op.stop_tokens),
+        ]
 
     def _sample(self, op: Any) -> tuple[int, list[int]]:
-        names = ("logits slot temperature top_p min_p top_k seed position sample_row top_count output "
-                 "logprob top_tokens top_logprobs status")
+        names = (
+            "logits slot temperature top_p min_p top_k seed position sample_row top_count output "
+            "logprob top_tokens top_logprobs status"
+        )
         return SAMPLED, [*self._operands(op, names), self._vocabulary(op.logits)]
 
     def _advance(self, op: Any) -> tuple[int, list[int]]:
-        names = ("sampled slot generation consumed query_length pending histogram generated limit "
-                 "minimum stop_tokens status")
+        names = (
+            "sampled slot generation consumed query_length pending histogram generated limit "
+            "minimum stop_tokens status"
+        )
         columns = self.memory.world[0]["completions"]
 
         def column(name: str) -> int:
             return int(columns[name][self.frame].ctypes.data)
 
         return LANES, [
-            *self._operands(op, names), self._width(op.stop_tokens), column("slot"),
-            column("generation"), column("status"), column("offered"), column("accepted"),
-            column("emitted"), column("tokens"), columns["tokens"].strides[1], column("endpoint"),
-            column("cursor"), column("reserved")]
+            *self._operands(op, names),
+            self._width(op.stop_tokens),
+            column("slot"),
+            column("generation"),
+            column("status"),
+            column("offered"),
+            column("accepted"),
+            column("emitted"),
+            column("tokens"),
+            columns["tokens"].strides[1],
+            column("endpoint"),
+            column("cursor"),
+            column("reserved"),
+        ]
 
     def _score(self, op: Any) -> tuple[int, list[int]]:
         return PACKED, [*self._operands(op, "logits target output"), self._vocabulary(op.logits)]

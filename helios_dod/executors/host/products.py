@@ -1,9 +1,9 @@
 """Matrix products over panels: which microkernel runs on which rows, and what is added to its sums.
 
-A chunk is a run of panels times a block of activation rows. Threads claim chunks; a chunk's sums are
-made in the thread's scratch and then written with bias and former output. Few activation rows use the
-`direct` kernels, more of them reuse expanded weights; every element is the same chain of fused
-multiply-adds (microkernels.py).
+A chunk is a run of panels times a block of activation rows. Threads claim chunks; a chunk's sums
+are made in the thread's scratch and then written with bias and former output. Few activation rows
+use the `direct` kernels, more of them reuse expanded weights; every element is the same chain of
+fused multiply-adds (microkernels.py).
 """
 
 from collections.abc import Callable
@@ -49,16 +49,46 @@ def _make_direct(variant: int) -> Callable:
         while first < PANEL_ROWS:
             c = 0
             while c + 4 <= count:
-                direct(variant, LANES, VECTORS, 4, weights, first, steps,
-                       x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+                direct(
+                    variant,
+                    LANES,
+                    VECTORS,
+                    4,
+                    weights,
+                    first,
+                    steps,
+                    x + c * stride,
+                    stride,
+                    sums + c * PANEL_ROWS * 4,
+                )
                 c += 4
             if c + 2 <= count:
-                direct(variant, LANES, VECTORS, 2, weights, first, steps,
-                       x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+                direct(
+                    variant,
+                    LANES,
+                    VECTORS,
+                    2,
+                    weights,
+                    first,
+                    steps,
+                    x + c * stride,
+                    stride,
+                    sums + c * PANEL_ROWS * 4,
+                )
                 c += 2
             if c < count:
-                direct(variant, LANES, VECTORS, 1, weights, first, steps,
-                       x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+                direct(
+                    variant,
+                    LANES,
+                    VECTORS,
+                    1,
+                    weights,
+                    first,
+                    steps,
+                    x + c * stride,
+                    stride,
+                    sums + c * PANEL_ROWS * 4,
+                )
             first += KERNEL_ROWS
 
     return run
@@ -131,27 +161,72 @@ def expand_panel(variant, weights, steps, out):
 
 @kernel(boundscheck=False)
 def tiles(buffer, columns, x, stride, count, sums):
-    """Continues the sums of one panel over an expanded buffer, six or four activation rows at once."""
+    """Continues the sums of one panel over an expanded buffer, some activation rows at once."""
     first = 0
     while first < PANEL_ROWS:
         c = 0
         while c + 9 <= count or c + 6 == count:
-            tile(LANES, VECTORS, 6, buffer, first, columns,
-                 x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+            tile(
+                LANES,
+                VECTORS,
+                6,
+                buffer,
+                first,
+                columns,
+                x + c * stride,
+                stride,
+                sums + c * PANEL_ROWS * 4,
+            )
             c += 6
         while c + 4 <= count:
-            tile(LANES, VECTORS, 4, buffer, first, columns,
-                 x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+            tile(
+                LANES,
+                VECTORS,
+                4,
+                buffer,
+                first,
+                columns,
+                x + c * stride,
+                stride,
+                sums + c * PANEL_ROWS * 4,
+            )
             c += 4
         if c + 3 == count:
-            tile(LANES, VECTORS, 3, buffer, first, columns,
-                 x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+            tile(
+                LANES,
+                VECTORS,
+                3,
+                buffer,
+                first,
+                columns,
+                x + c * stride,
+                stride,
+                sums + c * PANEL_ROWS * 4,
+            )
         elif c + 2 == count:
-            tile(LANES, VECTORS, 2, buffer, first, columns,
-                 x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+            tile(
+                LANES,
+                VECTORS,
+                2,
+                buffer,
+                first,
+                columns,
+                x + c * stride,
+                stride,
+                sums + c * PANEL_ROWS * 4,
+            )
         elif c + 1 == count:
-            tile(LANES, VECTORS, 1, buffer, first, columns,
-                 x + c * stride, stride, sums + c * PANEL_ROWS * 4)
+            tile(
+                LANES,
+                VECTORS,
+                1,
+                buffer,
+                first,
+                columns,
+                x + c * stride,
+                stride,
+                sums + c * PANEL_ROWS * 4,
+            )
         first += KERNEL_ROWS
 
 

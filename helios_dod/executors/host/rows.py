@@ -1,8 +1,8 @@
-"""Operations on the rows of activations: embeddings, norms, rotary positions, activations, selections.
+"""Operations on rows of activations: embedding, norm, rotary, activation, selection.
 
-Each takes its words `w` (laid out by plan.py: kind, row domain, then address and byte stride of every
-operand, then attributes), the live row count, and the calling thread's share of rows. A row is always
-computed alone, in one order.
+Each takes its words `w` (laid out by plan.py: kind, row domain, then address and byte stride of
+every operand, then attributes), the live row count, and the calling thread's share of rows. A row
+is always computed alone, in one order.
 """
 
 import numpy as np
@@ -22,9 +22,26 @@ F0, F1, HALF = np.float32(0), np.float32(1), np.float32(0.5)
 # words after kind and domain
 E_INDEX, E_OUTPUT, E_OUTPUT_STRIDE, E_ACCUMULATE, E_SCALE, E_COLUMNS, E_PLAIN = 2, 4, 5, 6, 7, 8, 9
 E_TABLE, E_VARIANT = 10, 11  # then as a product's words from P_VARIANT on
-N_INPUT, N_OUTPUT, N_WEIGHT, N_BIAS, N_EPSILON, N_GROUP, N_COLUMNS, N_KIND = 2, 4, 6, 7, 8, 9, 10, 11
+N_INPUT, N_OUTPUT, N_WEIGHT, N_BIAS, N_EPSILON, N_GROUP, N_COLUMNS, N_KIND = (
+    2,
+    4,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+)
 R_OPERAND, R_POSITION, R_FREQUENCIES, R_COUNT, R_HEAD, R_HEADS, R_KIND, R_MAGNITUDE = (
-    2, 4, 6, 7, 8, 9, 10, 11)
+    2,
+    4,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+)
 A_GATE, A_UP, A_OUTPUT, A_KIND, A_COLUMNS = 2, 4, 6, 8, 9
 S_INPUT, S_INDEX, S_OUTPUT, S_BYTES = 2, 4, 6, 8
 T_STAGED, T_PENDING, T_SLOT, T_LANE, T_OUTPUT = 2, 4, 6, 8, 10
@@ -119,10 +136,11 @@ def sine_cosine(angle):
     turns = np.rint(np.float64(angle) * 0.6366197723675814)
     r = np.float64(angle) - turns * 1.5707963267948966
     z = r * r
-    sine = r * (1.0 + z * (-1.0 / 6 + z * (1.0 / 120 + z * (
-        -1.0 / 5040 + z * (1.0 / 362880 - z / 39916800)))))
-    cosine = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (
-        -1.0 / 720 + z * (1.0 / 40320 - z / 3628800))))
+    sine = r * (
+        1.0
+        + z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800))))
+    )
+    cosine = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z / 3628800))))
     quadrant = np.int64(turns) & 3
     if quadrant & 1:
         sine, cosine = cosine, sine
@@ -250,7 +268,9 @@ def select_rows(w, first, last):
     """output[i] = input[index[i]]."""
     for i in range(first, last):
         row = m.get_i32(w[S_INDEX] + i * w[S_INDEX + 1])
-        m.copy_bytes(w[S_OUTPUT] + i * w[S_OUTPUT + 1], w[S_INPUT] + row * w[S_INPUT + 1], w[S_BYTES])
+        m.copy_bytes(
+            w[S_OUTPUT] + i * w[S_OUTPUT + 1], w[S_INPUT] + row * w[S_INPUT + 1], w[S_BYTES]
+        )
 
 
 @kernel(boundscheck=False)
@@ -272,8 +292,11 @@ def scatter_rows(w, first, last):
     """destination[slot[i]] = source[i]."""
     for i in range(first, last):
         slot = m.get_i32(w[C_SLOT] + i * w[C_SLOT + 1])
-        m.copy_bytes(w[C_DESTINATION] + slot * w[C_DESTINATION + 1],
-                     w[C_SOURCE] + i * w[C_SOURCE + 1], w[C_BYTES])
+        m.copy_bytes(
+            w[C_DESTINATION] + slot * w[C_DESTINATION + 1],
+            w[C_SOURCE] + i * w[C_SOURCE + 1],
+            w[C_BYTES],
+        )
 
 
 @kernel(boundscheck=False)

@@ -1,9 +1,9 @@
 """The jitted interpreter: threads that run a program's operations together, without the GIL.
 
-Control words (int64, one a cache line) and a short queue of submissions live in numpy arrays. Every
-thread walks the same operations; within one they share rows, or claim chunks from a counter; after it
-they meet at a barrier. Whoever arrives last resets the counters and, behind a program's last operation,
-publishes its sequence and signals the eventfd: all results are visible before.
+Control words (int64, one a cache line) and a short queue of submissions live in numpy arrays.
+Every thread walks the same operations; within one they share rows, or claim chunks from a counter;
+after it they meet at a barrier. Whoever arrives last resets the counters and, behind a program's
+last operation, publishes its sequence and signals the eventfd: all results are visible before.
 """
 
 import numpy as np
@@ -147,7 +147,8 @@ def work(control, queue, operations, thread, scratch):
     threads = control[THREADS]
     while wait_for_work(control, done):
         generation = run_program(
-            control, queue[done % QUEUE], operations, thread, threads, generation, scratch)
+            control, queue[done % QUEUE], operations, thread, threads, generation, scratch
+        )
         done += 1
 
 

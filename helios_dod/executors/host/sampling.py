@@ -1,11 +1,12 @@
 """Sampling: logits to one token a row, and what the device keeps of it.
 
-Order, a row alone: finite check; repetition penalty over prompt and output (logit / r or * r by sign);
-presence and frequency penalties over output counts; logit bias; end-of-sequence ids to -inf while fewer
-than `minimum` tokens are generated. Log-probabilities are of these logits. Then temperature (0: the
-largest logit, lowest id on ties), top-k, top-p over what top-k keeps, min-p relative to the largest,
-and a draw. The filters are thresholds on the logit, so ties at a threshold are all kept. The draw uses
-Philox4x32-10 keyed by the seed with the new token's position as counter, and nothing else.
+Order, a row alone: finite check; repetition penalty over prompt and output (logit / r or * r by
+sign); presence and frequency penalties over output counts; logit bias; end-of-sequence ids to -inf
+while fewer than `minimum` tokens are generated. Log-probabilities are of these logits. Then
+temperature (0: the largest logit, lowest id on ties), top-k, top-p over what top-k keeps, min-p
+relative to the largest, and a draw. The filters are thresholds on the logit, so ties at a
+threshold are all kept. The draw uses Philox4x32-10 keyed by the seed with the new token's position
+as counter, and nothing else.
 """
 
 import numpy as np
@@ -297,13 +298,15 @@ def draw(w, i, slot, x, top, temperature, scratch):
     top_k = m.get_i32(at(w, S_TOP_K, slot))
     if 0 < top_k < count:
         threshold = threshold_for(
-            x, count, np.float32(top_k), True, np.float32(-3.4e38), top, candidates, room)
+            x, count, np.float32(top_k), True, np.float32(-3.4e38), top, candidates, room
+        )
     mass = exponentials(x, count, top, inverse, threshold, scratch)
     top_p, min_p = m.get_f32(at(w, S_TOP_P, slot)), m.get_f32(at(w, S_MIN_P, slot))
     least = min_p
     if top_p < F1:
-        least = max(least, threshold_for(
-            scratch, count, top_p * mass, False, F0, F1, candidates, room))
+        least = max(
+            least, threshold_for(scratch, count, top_p * mass, False, F0, F1, candidates, room)
+        )
     if least > F0:
         zero, bound = v.splat(F0), v.splat(least)
         for j in range(0, count, LANES):

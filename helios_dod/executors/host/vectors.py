@@ -1,8 +1,8 @@
-"""Explicit vectors for jitted code: a numba type that is one LLVM vector of f32, and its operations.
+"""Explicit vectors for jitted code: a numba type that is one LLVM vector of f32.
 
-LLVM's auto-vectoriser drops to scalar code on small edits, so kernels write their vectors out. LLVM
-legalises them on any processor; LANES follows the host (16 on AVX-512, else 8). Addresses are int64.
-All operations are IEEE f32 without contraction; `fma` is the only fused one.
+LLVM's auto-vectoriser drops to scalar code on small edits, so kernels write their vectors out.
+LLVM legalises them on any processor; LANES follows the host (16 on AVX-512, else 8). Addresses are
+int64. All operations are IEEE f32 without contraction; `fma` is the only fused one.
 """
 
 from typing import Any
@@ -93,8 +93,10 @@ def call(builder: Any, name: str, *arguments: Any) -> Any:
     """An overloaded LLVM intrinsic whose result and arguments share one vector type."""
     kind = arguments[0].type
     function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(kind, [a.type for a in arguments]),
-        f"llvm.{name}.{suffix(kind)}")
+        builder.module,
+        ir.FunctionType(kind, [a.type for a in arguments]),
+        f"llvm.{name}.{suffix(kind)}",
+    )
     return builder.call(function, arguments)
 
 
@@ -114,7 +116,8 @@ def widen_bf16(builder: Any, words: Any) -> Any:
 def load(typing_context, address):
     """LANES f32 from an address."""
     return vector(types.int64), lambda context, builder, signature, args: read(
-        builder, args[0], vec(F32), align=4)
+        builder, args[0], vec(F32), align=4
+    )
 
 
 @intrinsic
@@ -136,16 +139,19 @@ def _head_mask(builder: Any, count: Any) -> Any:
 
 @intrinsic
 def load_head(typing_context, address, count):
-    """The first `count` f32 of an address, zeros in the other lanes; touches no byte beyond them."""
+    """The first `count` f32 of an address, else zeros; touches no byte beyond them."""
 
     def generate(context, builder, signature, args):
         kind = vec(F32)
         at = pointer(builder, args[0], kind)
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [at.type, I32, vec(BIT), kind]),
-            f"llvm.masked.load.{suffix(kind)}.p0")
-        return builder.call(function, [
-            at, ir.Constant(I32, 4), _head_mask(builder, args[1]), full(F32, 0.0)])
+            builder.module,
+            ir.FunctionType(kind, [at.type, I32, vec(BIT), kind]),
+            f"llvm.masked.load.{suffix(kind)}.p0",
+        )
+        return builder.call(
+            function, [at, ir.Constant(I32, 4), _head_mask(builder, args[1]), full(F32, 0.0)]
+        )
 
     return vector(types.int64, types.int64), generate
 
@@ -157,8 +163,10 @@ def store_head(typing_context, address, value, count):
     def generate(context, builder, signature, args):
         at = pointer(builder, args[0], args[1].type)
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [args[1].type, at.type, I32, vec(BIT)]),
-            f"llvm.masked.store.{suffix(args[1].type)}.p0")
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [args[1].type, at.type, I32, vec(BIT)]),
+            f"llvm.masked.store.{suffix(args[1].type)}.p0",
+        )
         builder.call(function, [args[1], at, ir.Constant(I32, 4), _head_mask(builder, args[2])])
         return context.get_dummy_value()
 
@@ -168,15 +176,15 @@ def store_head(typing_context, address, value, count):
 @intrinsic
 def splat(typing_context, value):
     """An f32 in every lane."""
-    return vector(types.float32), lambda context, builder, signature, args: spread(
-        builder, args[0])
+    return vector(types.float32), lambda context, builder, signature, args: spread(builder, args[0])
 
 
 @intrinsic
 def ramp(typing_context):
     """0, 1, 2, ... as f32."""
     return vector(), lambda context, builder, signature, args: ir.Constant(
-        vec(F32), [float(i) for i in range(LANES)])
+        vec(F32), [float(i) for i in range(LANES)]
+    )
 
 
 @intrinsic
@@ -207,7 +215,8 @@ def div(typing_context, a, b):
 def fma(typing_context, a, b, c):
     """a * b + c, rounded once."""
     return vector(vector, vector, vector), lambda context, builder, signature, args: fused(
-        builder, *args)
+        builder, *args
+    )
 
 
 def greater(builder: Any, a: Any, b: Any) -> Any:
@@ -218,15 +227,17 @@ def greater(builder: Any, a: Any, b: Any) -> Any:
 @intrinsic
 def larger(typing_context, a, b):
     """a where a > b, else b."""
-    return vector(vector, vector), lambda context, builder, signature, args: greater(
-        builder, *args)
+    return vector(vector, vector), lambda context, builder, signature, args: greater(builder, *args)
 
 
 @intrinsic
 def where_greater(typing_context, a, b, yes, no):
     """yes where a > b, else no."""
-    return vector(vector, vector, vector, vector), lambda context, builder, signature, args: (
-        builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[2], args[3]))
+    return vector(
+        vector, vector, vector, vector
+    ), lambda context, builder, signature, args: builder.select(
+        builder.fcmp_ordered(">", args[0], args[1]), args[2], args[3]
+    )
 
 
 def fold(builder: Any, value: Any, combine: Any) -> Any:
@@ -236,9 +247,11 @@ def fold(builder: Any, value: Any, combine: Any) -> Any:
         lanes //= 2
         undefined = ir.Constant(value.type, ir.Undefined)
         low = builder.shuffle_vector(
-            value, undefined, ir.Constant(vec(I32, lanes), list(range(lanes))))
+            value, undefined, ir.Constant(vec(I32, lanes), list(range(lanes)))
+        )
         high = builder.shuffle_vector(
-            value, undefined, ir.Constant(vec(I32, lanes), list(range(lanes, 2 * lanes))))
+            value, undefined, ir.Constant(vec(I32, lanes), list(range(lanes, 2 * lanes)))
+        )
         value = combine(low, high)
     return builder.extract_element(value, ir.Constant(I32, 0))
 
@@ -247,14 +260,16 @@ def fold(builder: Any, value: Any, combine: Any) -> Any:
 def total(typing_context, value):
     """Sum of the lanes, by halves."""
     return types.float32(vector), lambda context, builder, signature, args: fold(
-        builder, args[0], builder.fadd)
+        builder, args[0], builder.fadd
+    )
 
 
 @intrinsic
 def largest(typing_context, value):
     """Largest lane."""
     return types.float32(vector), lambda context, builder, signature, args: fold(
-        builder, args[0], lambda a, b: greater(builder, a, b))
+        builder, args[0], lambda a, b: greater(builder, a, b)
+    )
 
 
 @intrinsic

@@ -1,0 +1,146 @@
+"""Memory behind a manifest's buffers: weights where they lie, the executor's own state, cache and
+scratch, and the world's staging and completion columns of each frame.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.host.panels import PanelShape
+
+ALIGN = 64
+SLACK = 1024  # bytes behind an allocation that vectors may read past its end
+ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 1, 9: 1}  # proto DataType
+WEIGHT, STATE, CACHE, SCRATCH, STAGING, COMPLETION = 1, 2, 3, 4, 5, 6  # proto BufferKind
+COLUMNS = {
+    1: "slot",
+    2: "generation",
+    3: "status",
+    4: "offered",
+    5: "accepted",
+    6: "emitted",
+    7: "tokens",
+    8: "endpoint",
+    9: "cursor",
+    10: "reserved",
+    11: "logprob",
+    12: "top_tokens",
+    13: "top_logprobs",
+    14: "scores",
+}  # proto CompletionField
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A buffer with its address in each frame and the bytes between rows of axis 0."""
+
+    name: str
+    kind: int
+    dtype: int
+    address: tuple[int, int]
+    shape: tuple[int, ...]
+    row_bytes: int
+    panel: PanelShape | None
+
+    @property
+    def columns(self) -> int:
+        """Elements of one row of axis 0."""
+        return int(np.prod(self.shape[1:], dtype=np.int64))
+
+
+def aligned_zeros(nbytes: int) -> np.ndarray:
+    """uint8 zeros on a cache line, with slack behind them."""
+    raw = np.zeros(nbytes + ALIGN + SLACK, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes]
+
+
+def _panel_of(buffer: Any) -> PanelShape | None:
+    if not buffer.HasField("panel"):
+        return None
+    panel = buffer.panel
+    return PanelShape(
+        panel.encoding,
+        panel.rows,
+        panel.columns,
+        panel.panel_rows,
+        panel.block_columns,
+        panel.scale,
+        panel.minimum,
+    )
+
+
+class Memory:
+    """Binds every buffer of a manifest; owns state, cache and scratch."""
+
+    def __init__(
+        self,
+        manifest: Any,
+        geometry: Geometry,
+        weights: Mapping[str, np.ndarray],
+        staging_first: Mapping[int, int],
+        world: np.ndarray,
+    ) -> None:
+        self.world = world
+        self._weights, self._first = weights, staging_first
+        self.owned: dict[int, np.ndarray] = {}  # buffer index -> its bytes
+        self.buffers = [self._bind(i, b, geometry) for i, b in enumerate(manifest.buffers)]
+        caches = [b for b in self.buffers if b.kind == CACHE]
+        self.caches = np.array([[b.address[0], b.row_bytes] for b in caches], np.int64).reshape(
+            -1, 2
+        )
+
+    def owned_caches(self) -> list[tuple[Bound, np.ndarray]]:
+        """Every cache plane with its bytes."""
+        return [
+            (self.buffers[i], bytes_)
+            for i, bytes_ in self.owned.items()
+            if self.buffers[i].kind == CACHE
+        ]
+
+    def _bind(self, index: int, buffer: Any, geometry: Geometry) -> Bound:
+        shape = tuple(geometry.extent(e.symbol, e.multiplier) for e in buffer.shape)
+        if buffer.dtype not in ITEM_BYTES:
+            raise DeviceError(f"buffer {buffer.name!r}: data type {buffer.dtype} is unknown")
+        item = ITEM_BYTES[buffer.dtype]
+        row = item * int(np.prod(shape[1:], dtype=np.int64))
+        nbytes = item * int(np.prod(shape, dtype=np.int64))
+        panel = _panel_of(buffer)
+        if buffer.kind == WEIGHT:
+            address = (self._weight(buffer, panel.matrix_bytes if panel else nbytes),) * 2
+        elif buffer.kind in (STATE, CACHE, SCRATCH):
+            memory = aligned_zeros(nbytes)
+            self.owned[index] = memory
+            address = (memory.ctypes.data,) * 2
+        elif buffer.kind == STAGING:
+            words = self.world[0]["staging"]["words"]
+            end = self._first[index] + -(-nbytes // 4)
+            if end > words.shape[1]:
+                raise DeviceError(f"buffer {buffer.name!r}: staging word {end} of {words.shape[1]}")
+            address = (
+                words[0].ctypes.data + 4 * self._first[index],
+                words[1].ctypes.data + 4 * self._first[index],
+            )
+        elif buffer.kind == COMPLETION:
+            column = self.world[0]["completions"][COLUMNS[buffer.completion]]
+            address = (column[0].ctypes.data, column[1].ctypes.data)
+            row = column.strides[1]
+        else:
+            raise DeviceError(f"buffer {buffer.name!r}: kind {buffer.kind} is unknown")
+        return Bound(buffer.name, buffer.kind, buffer.dtype, address, shape, row, panel)
+
+    def _weight(self, buffer: Any, nbytes: int) -> int:
+        if buffer.resource_id not in self._weights:
+            raise DeviceError(f"buffer {buffer.name!r}: no weight resource {buffer.resource_id!r}")
+        resource = self._weights[buffer.resource_id]
+        end = buffer.resource_offset + nbytes
+        if buffer.resource_nbytes != nbytes or end > resource.nbytes:
+            raise DeviceError(
+                f"buffer {buffer.name!r}: {nbytes} bytes wanted, {buffer.resource_nbytes} "
+                f"declared, "
+                f"resource {buffer.resource_id!r} holds {resource.nbytes} up to {end}"
+            )
+        return int(resource.ctypes.data) + int(buffer.resource_offset)
