@@ -11,7 +11,7 @@ from ignition_fixtures import EVERY, FIXTURES, TINY, opened
 from tokenizers import Tokenizer
 
 from helios_dod.contract.wire import contract_pb2 as contract
-from helios_dod.ignition.checkpoints.gguf_tokenizer import text_data
+from helios_dod.ignition.checkpoints.gguf_tokenizer import merges_of, text_data
 from helios_dod.ignition.checkpoints.splitting import RULES
 from helios_dod.ignition.prepared import PreparationError
 from helios_dod.ignition.tokenizer import text_rule, token_bytes
@@ -64,6 +64,13 @@ def test_sentence_piece_with_real_scores():
         assert encoded(ours, entry["text"]) == entry["token_ids"], entry["text"]
     assert (text.bos, text.add_bos) == (1, True)
     assert ours.encode("a").ids[0] == 1
+
+
+def test_merges_are_ordered_by_score_then_ids():
+    vocabulary = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4, "aa": 5}
+    scores = [0.0, 0.0, -3.0, -1.0, -3.0, -3.0]
+    assert merges_of(vocabulary, scores) == [
+        ("b", "a"), ("a", "b"), ("a", "ab"), ("aa", "b"), ("a", "a")]
 
 
 @pytest.mark.parametrize("name", sorted(RULES))

@@ -187,13 +187,12 @@ def sentence_piece_json(path: Path, get: Callable[..., Any], tokens: list[str]) 
 
 
 def merges_of(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """Every pair of pieces that joins to a piece: highest score of the joined piece first, then the
-    order in which that piece's halves stand in the vocabulary."""
+    """Every pair of pieces that joins to a piece, in the order of published conversions: highest
+    score of the joined piece first, then its id, then the ids of the halves."""
     merges = []
     for piece, index in vocabulary.items():
         for cut in range(1, len(piece)):
             left, right = vocabulary.get(piece[:cut]), vocabulary.get(piece[cut:])
             if left is not None and right is not None:
-                merges.append((-scores[index], left, right, piece[:cut], piece[cut:]))
-    merges.sort(key=lambda merge: merge[:3])
-    return [(merge[3], merge[4]) for merge in merges]
+                merges.append((-scores[index], index, left, right, piece[:cut], piece[cut:]))
+    return [(left, right) for *_, left, right in sorted(merges)]
