@@ -4,21 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helios_dod.contract.prepared import PreparedContract
-from helios_dod.contract.wire import manifest_pb2
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.engine import Engine
-from helios_dod.executors.base import Executor, Geometry
+from helios_dod.executors.base import Executor
 from helios_dod.limits import Limits
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, Selection, choose
 from helios_dod.world import boot
-
-ELEMENT_BYTES = {
-    manifest_pb2.F32: 4, manifest_pb2.F16: 2, manifest_pb2.BF16: 2, manifest_pb2.I32: 4,
-    manifest_pb2.U32: 4, manifest_pb2.I64: 8, manifest_pb2.U64: 8, manifest_pb2.U8: 1,
-    manifest_pb2.I8: 1,
-}
 
 
 @dataclass(frozen=True)
@@ -26,22 +19,9 @@ class Plan:
     """A core and what was chosen for it, before anything large is allocated."""
 
     core: Core
-    manifest: manifest_pb2.ExecutionManifest
+    manifest: object  # ExecutionManifest, which only the executor reads
     contract: PreparedContract
     selection: Selection
-
-
-def page_bytes(manifest: manifest_pb2.ExecutionManifest, page_tokens: int) -> int:
-    """Bytes of one logical page over all cache planes."""
-    geometry = Geometry(1, 1, 1, 1, page_tokens, 1, 1, 1)
-    total = 0
-    for buffer in manifest.buffers:
-        if buffer.kind == manifest_pb2.CACHE:
-            elements = 1
-            for axis in buffer.shape:
-                elements *= geometry.extent(axis.symbol, axis.multiplier)
-            total += elements * ELEMENT_BYTES[buffer.dtype]
-    return total
 
 
 def plan(path: str | Path, options: Options) -> Plan:
@@ -52,7 +32,7 @@ def plan(path: str | Path, options: Options) -> Plan:
     manifest = core.manifest()
     contract = core.prepared(manifest)
     selection = choose(
-        contract, page_bytes(manifest, contract.cache.page_tokens),
+        contract, contract.cache.page_bytes,
         lambda geometry: staging_layout(contract, geometry)[1], options)
     return Plan(core, manifest, contract, selection)
 
