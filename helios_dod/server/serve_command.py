@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from helios_dod.errors import UserError
 from helios_dod.limits import SIZES
@@ -68,9 +68,15 @@ def run(args: argparse.Namespace) -> int:
     return serve(options, held)
 
 
+def run_engine(*arguments: Any) -> None:
+    """runtime.engine_process.run, imported in the engine's process only."""
+    from helios_dod.runtime.engine_process import run as run_process
+
+    run_process(*arguments)
+
+
 def serve_options(args: argparse.Namespace) -> "ServeOptions":
     """ServeOptions of the command line. Raises UserError."""
-    from helios_dod.runtime.engine_process import run as run_engine
     from helios_dod.runtime.options import EngineOptions
     from helios_dod.server.load_assets import load_assets
     from helios_dod.server.options import ServeOptions
