@@ -50,7 +50,7 @@ def undelivered(world):
 
 @kernel
 def retirable(world):
-    """True if the next tick's `retire` frees a slot: `emit` delivered its last log-probabilities."""
+    """True if the next tick frees a slot: `emit` delivered its last log-probabilities."""
     slots = world[0].slots
     for i in range(slots.live_count):
         slot = slots.live[i]

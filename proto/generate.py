@@ -1,7 +1,7 @@
 """Generates helios_dod/contract/wire from proto/*.proto, or with --check compares them.
 
-protoc writes absolute imports of sibling modules; they are rewritten to the package here. Stubs (.pyi) are
-generated too, so that the type checker sees every message.
+protoc writes absolute imports of sibling modules; they are rewritten to the package here. Stubs
+(.pyi) are generated too, so that the type checker sees every message.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Bitwise equalities of the engine on the host executor: batch, chunks, frames, pending tokens, seeds."""
+"""Bitwise equalities of the engine on the host executor: batch, chunks, frames, seeds."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,9 @@ def requests(count: int, first_tag: int = 1) -> list[Submission]:
     for i in range(count):
         prompt = rng.integers(0, VOCABULARY, int(rng.integers(1, 150)), dtype=np.int32)
         made.append(Submission(
-            first_tag + i, prompt, OUTPUT, temperature=(0.0, 0.8, 1.3)[i % 3], top_p=(1.0, 0.9)[i % 2],
-            top_k=(0, 40, 0)[i % 3], min_p=(0.0, 0.02)[i % 2], seed=1000 + i, top_logprobs=3,
+            first_tag + i, prompt, OUTPUT, temperature=(0.0, 0.8, 1.3)[i % 3],
+            top_p=(1.0, 0.9)[i % 2], top_k=(0, 40, 0)[i % 3],
+            min_p=(0.0, 0.02)[i % 2], seed=1000 + i, top_logprobs=3,
             repetition_penalty=(1.0, 1.2)[i % 2], presence_penalty=(0.0, 0.5)[i // 2 % 2],
             bias={5: 2.5, 17: -100.0} if i % 4 == 0 else {}))
     return made

@@ -184,7 +184,8 @@ def serve(options: ServeOptions, held: socket.socket | None = None) -> int:
 
     Raises LaunchError if the port is taken or the engine fails before it is ready."""
     held = held or reserve_port(options.host, options.port)
-    options = replace(options, port=held.getsockname()[1])
+    host, port = held.getsockname()[:2]  # granian takes addresses, not names
+    options = replace(options, host=host, port=port)
     launch = prepare(options)
     start_engine(launch)
     gc.freeze()  # workers share the pages of what is loaded until now

@@ -7,6 +7,7 @@ from helios_dod.terms import (
     FRAME_COMPOSED,
     FRAME_PACKED,
     HISTOGRAM_PROMPT,
+    INDEX_PACKED_TOKEN,
     INDEX_SCALAR,
     INDEX_SUBMISSION_ROW,
     SOURCE_BIAS_COUNT,
@@ -39,6 +40,7 @@ from helios_dod.terms import (
     SOURCE_SEED,
     SOURCE_SLOT,
     SOURCE_STOP_TOKENS,
+    SOURCE_TARGET_TOKEN,
     SOURCE_TEMPERATURE,
     SOURCE_TOKEN,
     SOURCE_TOP_K,
@@ -99,27 +101,33 @@ def pack_geometry(world, frame, binding, words):
 
 
 @kernel
+def packed_value(world, source, lane, row, position):
+    """Value of a packed token at a position of its request."""
+    prompt_count = world[0].requests.prompt_count[row]
+    if source == SOURCE_LANE:
+        return lane
+    if source == SOURCE_POSITION:
+        return position
+    if source == SOURCE_TARGET_TOKEN:
+        return token_at(world, row, position + 1) if position + 1 < prompt_count else 0
+    assert source == SOURCE_TOKEN
+    if position < prompt_count or world[0].settings.host_pending == 1:
+        return token_at(world, row, position)
+    return -1  # the device owns it
+
+
+@kernel
 def pack_tokens(world, frame, binding, words):
-    """Sources with one value a packed token; False if the source is another one."""
-    lanes, bindings, requests = world[0].lanes, world[0].bindings, world[0].requests
+    """Sources with one value a packed token; the device's own tokens stay -1 whatever the offset."""
+    lanes, bindings = world[0].lanes, world[0].bindings
     source, offset = bindings.source[binding], bindings.offset[binding]
-    if source != SOURCE_LANE and source != SOURCE_POSITION and source != SOURCE_TOKEN:
-        return False
     for lane in range(world[0].frames.lane_count[frame]):
-        slot = lanes.slot[frame, lane]
-        row = world[0].slots.request[slot]
+        row = world[0].slots.request[lanes.slot[frame, lane]]
         at = bindings.first[binding] + lanes.query_start[frame, lane]
         position = lanes.consumed[frame, lane]
         for i in range(lanes.query_length[frame, lane]):
-            if source == SOURCE_LANE:
-                words[at + i] = lane + offset
-            elif source == SOURCE_POSITION:
-                words[at + i] = position + i + offset
-            elif position + i < requests.prompt_count[row] or world[0].settings.host_pending:
-                words[at + i] = token_at(world, row, position + i) + offset
-            else:
-                words[at + i] = -1  # the device owns it
-    return True
+            value = packed_value(world, source, lane, row, position + i)
+            words[at + i] = value + offset if value >= 0 else value
 
 
 @kernel
@@ -215,7 +223,8 @@ def pack_binding(world, frame, binding, batch):
     if bindings.indexing[binding] == INDEX_SCALAR:
         words[first] = scalar_value(world, frame, source, bindings.constant[binding])
         return
-    if pack_tokens(world, frame, binding, words):
+    if bindings.indexing[binding] == INDEX_PACKED_TOKEN:
+        pack_tokens(world, frame, binding, words)
         return
     if not pack_geometry(world, frame, binding, words):
         pack_admission(world, frame, binding, words)

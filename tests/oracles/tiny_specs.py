@@ -24,7 +24,8 @@ HEADERS = (
     " + message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 )
-PLAIN = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"  # noqa: E501
+PLAIN = ("{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}"
+         "{% endfor %}")
 
 LLAMA3_SPECIALS = [
     "<|begin_of_text|>", "<|end_of_text|>",
