@@ -118,7 +118,7 @@ def packed_value(world, source, lane, row, position):
 
 @kernel
 def pack_tokens(world, frame, binding, words):
-    """Sources with one value a packed token; the device's own tokens stay -1 whatever the offset."""
+    """Sources with one value a packed token; what the device owns stays -1 at any offset."""
     lanes, bindings = world[0].lanes, world[0].bindings
     source, offset = bindings.source[binding], bindings.offset[binding]
     for lane in range(world[0].frames.lane_count[frame]):
