@@ -34,9 +34,9 @@ HEAVY = ("torch", "triton", "gguf", "transformers", "safetensors", "sentencepiec
          "helios_dod.ignition")
 
 # Folder or module -> what of this package it may import. The rest is not for it.
-BASE = ("limits", "schema", "terms", "system", "folders", "errors")
+BASE = ("limits", "schema", "terms", "system", "folders", "errors", "compiling")
 MAY_IMPORT = {
-    "limits": (), "terms": (), "errors": (), "folders": (), "progress": (),
+    "limits": (), "terms": (), "errors": (), "folders": (), "progress": (), "compiling": (),
     "schema": ("limits",), "system": ("folders",),
     "tables": (*BASE, "tables"),
     "world": (*BASE, "tables"),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from helios_dod.compiling import compile_line
 from helios_dod.executors.base import DeviceError
 from helios_dod.executors.host.executor import HostExecutor
 from helios_dod.runtime.load import load, plan
@@ -22,7 +23,11 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
         concurrency=options.max_active or None, context_tokens=options.context_tokens or None,
         cache_bytes=options.cache_bytes or None, size=limits_name))
     executor = HostExecutor(options.threads)
-    engine = load(made, executor, memory)
+    with compile_line("compiling for this processor"):
+        engine = load(made, executor, memory)
+        engine.step()  # an idle tick: everything that the loop calls is compiled before `ready`
+        engine.idle()
+        engine.woken_frontends()
     options.ready()
 
     def notify(frontend: int) -> None:
