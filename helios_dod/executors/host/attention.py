@@ -7,6 +7,8 @@ blocks that a tile reads for its other queries leave it bitwise unchanged (weigh
 by 1).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from helios_dod.executors.host import memory as m
@@ -15,6 +17,7 @@ from helios_dod.executors.host.attention_kernels import (
     BF16,
     BLOCK_TOKENS,
     GROUP_TOKENS,
+    GROUPS,
     scores,
     weigh,
 )
@@ -24,7 +27,6 @@ from helios_dod.system import fetch_add, kernel
 LANES = v.LANES
 F32 = 1  # proto DataType
 QUERIES = 24  # of a tile, at least one row of a whole group
-GROUPS = BLOCK_TOKENS // GROUP_TOKENS
 SCORE_GROUPS = 4 if LANES == 16 else 2  # groups whose sums fit the registers with six queries
 OUTPUT_VECTORS = 4 if LANES == 16 else 2
 FLOOR = np.float32(
@@ -66,47 +68,43 @@ def cache_write(w, first, last):
                     m.put_bf16(values + d * 2, m.get_f32(value + 4 * d))
 
 
-@kernel(boundscheck=False)
-def scores_some(kind, keys, head, step, queries, stride, count, out):
-    """Scores of `count` queries with SCORE_GROUPS groups; returns how many queries were done."""
-    if kind == BF16:
+def _make_scores(kind: int) -> Callable:
+    """Scores of some of `count` queries with SCORE_GROUPS groups; how many queries were done."""
+
+    @kernel(boundscheck=False)
+    def run(keys, head, step, queries, stride, count, out):
         if count >= 6:
-            scores(BF16, LANES, SCORE_GROUPS, 6, keys, head, step, queries, stride, out)
+            scores(kind, LANES, SCORE_GROUPS, 6, keys, head, step, queries, stride, out)
             return 6
         if count >= 4:
-            scores(BF16, LANES, SCORE_GROUPS, 4, keys, head, step, queries, stride, out)
+            scores(kind, LANES, SCORE_GROUPS, 4, keys, head, step, queries, stride, out)
             return 4
         if count == 3:
-            scores(BF16, LANES, SCORE_GROUPS, 3, keys, head, step, queries, stride, out)
+            scores(kind, LANES, SCORE_GROUPS, 3, keys, head, step, queries, stride, out)
             return 3
         if count == 2:
-            scores(BF16, LANES, SCORE_GROUPS, 2, keys, head, step, queries, stride, out)
+            scores(kind, LANES, SCORE_GROUPS, 2, keys, head, step, queries, stride, out)
             return 2
-        scores(BF16, LANES, SCORE_GROUPS, 1, keys, head, step, queries, stride, out)
+        scores(kind, LANES, SCORE_GROUPS, 1, keys, head, step, queries, stride, out)
         return 1
-    if count >= 6:
-        scores(F32, LANES, SCORE_GROUPS, 6, keys, head, step, queries, stride, out)
-        return 6
-    if count >= 3:
-        scores(F32, LANES, SCORE_GROUPS, 3, keys, head, step, queries, stride, out)
-        return 3
-    scores(F32, LANES, SCORE_GROUPS, 1, keys, head, step, queries, stride, out)
-    return 1
+
+    return run
 
 
-@kernel(boundscheck=False)
-def weigh_some(kind, values, first, last, step, weights, scales, out, stride, count):
-    """Weighted values of `count` queries, OUTPUT_VECTORS vectors of the head; queries done."""
-    if kind == BF16:
+def _make_weigh(kind: int) -> Callable:
+    """Weighted values of some of `count` queries, OUTPUT_VECTORS vectors; queries done."""
+
+    @kernel(boundscheck=False)
+    def run(values, low, high, step, weights, scales, out, stride, count):
         if count >= 6:
             weigh(
-                BF16,
+                kind,
                 LANES,
                 OUTPUT_VECTORS,
                 6,
                 values,
-                first,
-                last,
+                low,
+                high,
                 step,
                 weights,
                 scales,
@@ -116,13 +114,13 @@ def weigh_some(kind, values, first, last, step, weights, scales, out, stride, co
             return 6
         if count >= 4:
             weigh(
-                BF16,
+                kind,
                 LANES,
                 OUTPUT_VECTORS,
                 4,
                 values,
-                first,
-                last,
+                low,
+                high,
                 step,
                 weights,
                 scales,
@@ -132,13 +130,13 @@ def weigh_some(kind, values, first, last, step, weights, scales, out, stride, co
             return 4
         if count == 3:
             weigh(
-                BF16,
+                kind,
                 LANES,
                 OUTPUT_VECTORS,
                 3,
                 values,
-                first,
-                last,
+                low,
+                high,
                 step,
                 weights,
                 scales,
@@ -148,13 +146,13 @@ def weigh_some(kind, values, first, last, step, weights, scales, out, stride, co
             return 3
         if count == 2:
             weigh(
-                BF16,
+                kind,
                 LANES,
                 OUTPUT_VECTORS,
                 2,
                 values,
-                first,
-                last,
+                low,
+                high,
                 step,
                 weights,
                 scales,
@@ -162,22 +160,14 @@ def weigh_some(kind, values, first, last, step, weights, scales, out, stride, co
                 stride,
             )
             return 2
-        weigh(
-            BF16, LANES, OUTPUT_VECTORS, 1, values, first, last, step, weights, scales, out, stride
-        )
+        weigh(kind, LANES, OUTPUT_VECTORS, 1, values, low, high, step, weights, scales, out, stride)
         return 1
-    if count >= 6:
-        weigh(
-            F32, LANES, OUTPUT_VECTORS, 6, values, first, last, step, weights, scales, out, stride
-        )
-        return 6
-    if count >= 3:
-        weigh(
-            F32, LANES, OUTPUT_VECTORS, 3, values, first, last, step, weights, scales, out, stride
-        )
-        return 3
-    weigh(F32, LANES, OUTPUT_VECTORS, 1, values, first, last, step, weights, scales, out, stride)
-    return 1
+
+    return run
+
+
+scores_f32, scores_bf16 = _make_scores(F32), _make_scores(BF16)
+weigh_f32, weigh_bf16 = _make_weigh(F32), _make_weigh(BF16)
 
 
 @kernel(boundscheck=False)
@@ -237,27 +227,21 @@ def head_pad(head):
 
 
 @kernel(boundscheck=False)
-def block_outputs(w, values, first, last, weights, factors, out, count):
+def block_outputs(w, values, low, high, weights, factors, out, count):
     """out = out * factor + weights @ values of one block, for every query and all of the head."""
     head, pad = w[Q_HEAD], head_pad(w[Q_HEAD])
-    size = 4 if w[Q_DTYPE] == F32 else 2
+    wide = w[Q_DTYPE] == F32
+    size = 4 if wide else 2
     each = OUTPUT_VECTORS * LANES
     for d in range(0, pad, each):
         c = np.int64(0)
         while c < count:
-            c += weigh_some(
-                w[Q_DTYPE],
-                values,
-                first,
-                last,
-                head * size,
-                weights + c * BLOCK_TOKENS * 4,
-                factors + 4 * c,
-                out + (c * pad + d) * 4,
-                pad * 4,
-                count - c,
-            )
-        for g in range(GROUPS):
+            p, f, o = weights + c * BLOCK_TOKENS * 4, factors + 4 * c, out + (c * pad + d) * 4
+            if wide:
+                c += weigh_f32(values, low, high, head * size, p, f, o, pad * 4, count - c)
+            else:
+                c += weigh_bf16(values, low, high, head * size, p, f, o, pad * 4, count - c)
+        for g in range(2 * GROUPS):
             m.put_i64(values + 8 * g, m.get_i64(values + 8 * g) + each * size)
 
 
@@ -265,20 +249,16 @@ def block_outputs(w, values, first, last, weights, factors, out, count):
 def block_scores(w, keys, queries, out, count):
     """Unscaled scores of one block for every query."""
     head, pad = w[Q_HEAD], head_pad(w[Q_HEAD])
-    size = 4 if w[Q_DTYPE] == F32 else 2
+    wide = w[Q_DTYPE] == F32
+    step = w[Q_PAGE_TOKENS] * (4 if wide else 2)
     for g in range(0, GROUPS, SCORE_GROUPS):
         c = np.int64(0)
         while c < count:
-            c += scores_some(
-                w[Q_DTYPE],
-                keys + 8 * g,
-                head,
-                w[Q_PAGE_TOKENS] * size,
-                queries + c * pad * 4,
-                pad * 4,
-                count - c,
-                out + (c * BLOCK_TOKENS + g * GROUP_TOKENS) * 4,
-            )
+            q, s = queries + c * pad * 4, out + (c * BLOCK_TOKENS + g * GROUP_TOKENS) * 4
+            if wide:
+                c += scores_f32(keys + 8 * g, head, step, q, pad * 4, count - c, s)
+            else:
+                c += scores_bf16(keys + 8 * g, head, step, q, pad * 4, count - c, s)
 
 
 @kernel(boundscheck=False)
@@ -290,8 +270,8 @@ def attend(w, lane, start, count, key_head, scratch):
     slot = m.get_i32(w[Q_SLOT] + lane * w[Q_SLOT + 1])
     row = w[Q_TABLE] + slot * w[Q_TABLE + 1]
     total = count * group
-    keys, values = scratch, scratch + 8 * GROUPS
-    factors = scratch + 128
+    keys, values = scratch, scratch + 16 * GROUPS  # of a block and of the next one
+    factors = scratch + 32 * GROUPS
     peaks = factors + 4 * total
     sums = (peaks + 4 * total + 63) // 64 * 64
     blocks = sums + total * LANES * 4
@@ -314,6 +294,16 @@ def attend(w, lane, start, count, key_head, scratch):
     low = max(0, m.get_i32(positions) - window + 1) if window > 0 else np.int64(0)
     for begin in range(low // BLOCK_TOKENS * BLOCK_TOKENS, high, BLOCK_TOKENS):
         group_addresses(w, row, begin, low, high, key_head, keys, values)
+        group_addresses(
+            w,
+            row,
+            begin + BLOCK_TOKENS,
+            low,
+            high,
+            key_head,
+            keys + 8 * GROUPS,
+            values + 8 * GROUPS,
+        )
         block_scores(w, keys, queries, blocks, total)
         for c in range(total):
             position = m.get_i32(positions + c // group * step)
