@@ -62,6 +62,7 @@ LOAD_ALIGN = 4
 CACHE_LINE = 64
 PREFETCH_BYTES = 8192  # measured best of 0, 1, 2, 4 and 8 KiB (perf/host.md)
 PREFETCH_LEVEL = 3  # into the first-level cache
+TILE_LEVEL = 2  # into the second: the first one holds the expanded buffer
 EXPAND_COLUMNS = 128  # columns expanded at a time: 32 KiB, most of a first-level cache
 TILE_UNROLL = 4
 
@@ -89,7 +90,7 @@ def _at(builder: Any, base: Any, offset: Any, kind: ir.Type, align: int = LOAD_A
     )
 
 
-def _prefetch(builder: Any, block: Any, nbytes: int, ahead: int) -> None:
+def _prefetch(builder: Any, block: Any, nbytes: int, ahead: int, level: int) -> None:
     """Asks for the `nbytes` that lie `ahead` bytes behind a block."""
     kind = I8.as_pointer()
     function = cgutils.get_or_insert_function(
@@ -99,7 +100,7 @@ def _prefetch(builder: Any, block: Any, nbytes: int, ahead: int) -> None:
         line = builder.gep(block, [ir.Constant(I64, ahead + at)])
         builder.call(
             function,
-            [line, ir.Constant(I32, 0), ir.Constant(I32, PREFETCH_LEVEL), ir.Constant(I32, 1)],
+            [line, ir.Constant(I32, 0), ir.Constant(I32, level), ir.Constant(I32, 1)],
         )
 
 
@@ -285,7 +286,7 @@ def direct(typing_context, variant, lanes, vectors, count, weights, first, steps
         def body(index, acc):
             block = builder.gep(panel, [builder.mul(index, ir.Constant(I64, nbytes))])
             at = builder.mul(index, ir.Constant(I64, columns * 4))
-            _prefetch(builder, block, nbytes, PREFETCH_BYTES)
+            _prefetch(builder, block, nbytes, PREFETCH_BYTES, PREFETCH_LEVEL)
 
             def use(j, values):
                 for c in range(c_count):
@@ -330,7 +331,6 @@ def expand(typing_context, variant, lanes, vectors, weights, first, steps, out):
         def body(index, acc):
             block = builder.gep(panel, [builder.mul(index, ir.Constant(I64, nbytes))])
             at = builder.add(skip, builder.mul(index, ir.Constant(I64, columns * PANEL_ROWS * 4)))
-            _prefetch(builder, block, nbytes, EXPAND_COLUMNS // columns * nbytes)
 
             def use(j, values):
                 for v, value in enumerate(values):
@@ -348,16 +348,21 @@ def expand(typing_context, variant, lanes, vectors, weights, first, steps, out):
 
 
 @intrinsic(prefer_literal=True)
-def tile(typing_context, lanes, vectors, count, buffer, first, columns, x, stride, out):
-    """Continues the sums in `out` over `columns` columns of an expanded buffer."""
+def tile(
+    typing_context, lanes, vectors, count, buffer, first, columns, x, stride, out, ahead, pace
+):
+    """Continues the sums in `out` over `columns` columns of an expanded buffer.
+
+    Asks meanwhile for the weights at `ahead`, `pace` bytes a column."""
     width, v_count, c_count = lanes.literal_value, vectors.literal_value, count.literal_value
 
     def generate(context, builder, signature, args):
-        _, _, _, base, start, length, inputs, pitch, sums = args
+        _, _, _, base, start, length, inputs, pitch, sums, coming, speed = args
         rows = Rows(width, v_count, start)
         skip = builder.mul(start, ir.Constant(I64, 4))
         weights = builder.inttoptr(builder.add(base, skip), I8.as_pointer())
         xs = _inputs(builder, inputs, pitch, c_count)
+        wanted = builder.inttoptr(coming, I8.as_pointer())
 
         def column(at_w, at_x, acc, j):
             values = [
@@ -383,6 +388,8 @@ def tile(typing_context, lanes, vectors, count, buffer, first, columns, x, strid
                 at_w = builder.mul(first_column, ir.Constant(I64, PANEL_ROWS * 4))
                 at_x = builder.mul(first_column, ir.Constant(I64, 4))
                 for j in range(unroll):
+                    behind = builder.mul(_plus(builder, first_column, j), speed)
+                    _prefetch(builder, builder.gep(wanted, [behind]), CACHE_LINE, 0, TILE_LEVEL)
                     column(at_w, at_x, acc, j)
                 return acc
 
@@ -400,4 +407,4 @@ def tile(typing_context, lanes, vectors, count, buffer, first, columns, x, strid
             builder.store(value, slot, align=4)
         return context.get_dummy_value()
 
-    return types.void(lanes, vectors, count, *[types.int64] * 6), generate
+    return types.void(lanes, vectors, count, *[types.int64] * 8), generate

@@ -27,7 +27,7 @@ LANES = v.LANES
 VECTORS = 4 if LANES == 16 else 2
 KERNEL_ROWS = VECTORS * LANES
 BLOCK_ROWS = 128  # activation rows of a chunk
-EXPAND_FROM = 5  # activation rows from which expanded weights pay
+EXPAND_FROM = 9  # activation rows from which expanded weights pay
 CLAIMS = 8  # chunks a thread claims at least, where there are enough panels
 
 EXPANDED_BYTES = EXPAND_COLUMNS * PANEL_ROWS * 4
@@ -160,73 +160,31 @@ def expand_panel(variant, weights, steps, out):
 
 
 @kernel(boundscheck=False)
-def tiles(buffer, columns, x, stride, count, sums):
-    """Continues the sums of one panel over an expanded buffer, some activation rows at once."""
+def tiles(buffer, columns, x, stride, count, sums, ahead, pace):
+    """Continues the sums of one panel over an expanded buffer, some activation rows at once.
+
+    The first tile asks for the weights at `ahead`, `pace` bytes a column."""
     first = 0
     while first < PANEL_ROWS:
         c = 0
-        while c + 9 <= count or c + 6 == count:
-            tile(
-                LANES,
-                VECTORS,
-                6,
-                buffer,
-                first,
-                columns,
-                x + c * stride,
-                stride,
-                sums + c * PANEL_ROWS * 4,
-            )
-            c += 6
-        while c + 4 <= count:
-            tile(
-                LANES,
-                VECTORS,
-                4,
-                buffer,
-                first,
-                columns,
-                x + c * stride,
-                stride,
-                sums + c * PANEL_ROWS * 4,
-            )
-            c += 4
-        if c + 3 == count:
-            tile(
-                LANES,
-                VECTORS,
-                3,
-                buffer,
-                first,
-                columns,
-                x + c * stride,
-                stride,
-                sums + c * PANEL_ROWS * 4,
-            )
-        elif c + 2 == count:
-            tile(
-                LANES,
-                VECTORS,
-                2,
-                buffer,
-                first,
-                columns,
-                x + c * stride,
-                stride,
-                sums + c * PANEL_ROWS * 4,
-            )
-        elif c + 1 == count:
-            tile(
-                LANES,
-                VECTORS,
-                1,
-                buffer,
-                first,
-                columns,
-                x + c * stride,
-                stride,
-                sums + c * PANEL_ROWS * 4,
-            )
+        while c < count:
+            xc, out, rest = x + c * stride, sums + c * PANEL_ROWS * 4, count - c
+            if rest >= 9 or rest == 6:
+                tile(LANES, VECTORS, 6, buffer, first, columns, xc, stride, out, ahead, pace)
+                c += 6
+            elif rest >= 4:
+                tile(LANES, VECTORS, 4, buffer, first, columns, xc, stride, out, ahead, pace)
+                c += 4
+            elif rest == 3:
+                tile(LANES, VECTORS, 3, buffer, first, columns, xc, stride, out, ahead, pace)
+                c += 3
+            elif rest == 2:
+                tile(LANES, VECTORS, 2, buffer, first, columns, xc, stride, out, ahead, pace)
+                c += 2
+            else:
+                tile(LANES, VECTORS, 1, buffer, first, columns, xc, stride, out, ahead, pace)
+                c += 1
+            ahead, pace = buffer, 0
         first += KERNEL_ROWS
 
 
@@ -241,7 +199,9 @@ def expanded_panel(w, weights, x, count, scratch, sums):
     while done < columns:
         some = min(EXPAND_COLUMNS, columns - done)
         expand_panel(w[P_VARIANT], weights + done // step * w[P_BLOCK_BYTES], some // step, scratch)
-        tiles(scratch, some, x + 4 * done, w[P_INPUT_STRIDE], count, sums)
+        ahead = weights + (done + some) // step * w[P_BLOCK_BYTES]
+        pace = w[P_BLOCK_BYTES] // step
+        tiles(scratch, some, x + 4 * done, w[P_INPUT_STRIDE], count, sums, ahead, pace)
         done += some
 
 
