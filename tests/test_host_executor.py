@@ -11,6 +11,7 @@ from host_machine import Machine
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.base import DeviceError
+from helios_dod.executors.host import run
 from helios_dod.executors.host.executor import HostExecutor
 
 
@@ -59,9 +60,9 @@ def test_finish_is_signalled_and_idle_threads_sleep() -> None:
         os.eventfd_read(m.executor.descriptor())
         assert m.executor.poll() == sequence
         deadline = time.monotonic() + 10
-        while m.executor._control[40] < 2 and time.monotonic() < deadline:
+        while m.executor._control[run.SLEEPERS] < 2 and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert m.executor._control[40] == 2  # both sleep in the kernel
+        assert m.executor._control[run.SLEEPERS] == 2  # both sleep in the kernel
     m.executor.close()
 
 

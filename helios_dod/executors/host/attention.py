@@ -21,8 +21,9 @@ from helios_dod.executors.host.attention_kernels import (
     scores,
     weigh,
 )
+from helios_dod.executors.host.chunks import next_chunk
 from helios_dod.executors.host.rows import word_float
-from helios_dod.system import fetch_add, kernel
+from helios_dod.system import kernel
 
 LANES = v.LANES
 F32 = 1  # proto DataType
@@ -342,22 +343,41 @@ def attend(w, lane, start, count, key_head, scratch):
 
 
 @kernel(boundscheck=False)
-def attention(w, lanes, control, claim, scratch):
-    """Claims and runs work items of all live lanes."""
+def tile_rows(w):
+    """Rows of a tile."""
+    return max(1, QUERIES // (w[Q_HEADS] // w[Q_KEY_HEADS]))
+
+
+@kernel(boundscheck=False)
+def attention_items(w, lanes):
+    """Work items of all live lanes."""
+    rows = tile_rows(w)
+    tiles = np.int64(0)
+    for lane in range(lanes):
+        tiles += (m.get_i32(w[Q_LENGTH] + lane * w[Q_LENGTH + 1]) + rows - 1) // rows
+    return tiles * w[Q_KEY_HEADS]
+
+
+@kernel(boundscheck=False)
+def attention(w, lanes, control, step, total, scratch):
+    """Claims and runs work items; how many it ran."""
     key_heads = w[Q_KEY_HEADS]
-    rows = max(1, QUERIES // (w[Q_HEADS] // key_heads))
-    chunk = fetch_add(control, claim, 1)
+    rows = tile_rows(w)
+    ran = 0
+    chunk = next_chunk(control, step, total)
     before = np.int64(0)
     for lane in range(lanes):
         length = m.get_i32(w[Q_LENGTH] + lane * w[Q_LENGTH + 1])
-        tiles = (length + rows - 1) // rows
-        while chunk < before + tiles * key_heads:
+        items = (length + rows - 1) // rows * key_heads
+        while 0 <= chunk < before + items:
             item = chunk - before
             first = item // key_heads * rows
             start = m.get_i32(w[Q_START] + lane * w[Q_START + 1]) + first
             attend(w, lane, start, min(rows, length - first), item % key_heads, scratch)
-            chunk = fetch_add(control, claim, 1)
-        before += tiles * key_heads
+            ran += 1
+            chunk = next_chunk(control, step, total)
+        before += items
+    return ran + 1 if chunk >= 0 else ran  # without items, a chunk stands for the empty step
 
 
 def scratch_bytes(group: int, head: int) -> int:

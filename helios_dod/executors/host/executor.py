@@ -54,54 +54,37 @@ class HostExecutor:
         self.memory = buffers.Memory(manifest, geometry, weights, staging_first, world)
         self._host_count = np.zeros(1, np.int32)
         self._host_pairs = np.zeros((HOST_COPIES, 2), np.int32)
-        tables: list[np.ndarray] = []
         self._entries = np.zeros(
             (FRAMES_MAX, len(manifest.programs) + 1, run.QUEUE_WORDS), np.int64
         )
+        tables: list[np.ndarray] = []
+        steps: list[np.ndarray] = []
         planners = [plan.Planner(self.memory, geometry, frame) for frame in range(FRAMES_MAX)]
         for frame, planner in enumerate(planners):
-            for number, program in enumerate(manifest.programs):
-                body = manifest.host_bodies[program.body]
-                self._add(
-                    tables,
-                    planner,
-                    frame,
-                    number,
-                    manifest,
-                    [planner.words(operation) for operation in body.operations],
-                )
-            self._add(
-                tables, planner, frame, len(manifest.programs), manifest, [self._copy_words()]
-            )
-        self._operations = np.concatenate(tables)
+            bodies = [
+                [planner.words(op) for op in manifest.host_bodies[program.body].operations]
+                for program in manifest.programs
+            ]
+            for number, rows in enumerate([*bodies, [self._copy_words()]]):
+                table = np.array(rows or [np.zeros(plan.WORDS, np.int64)])
+                own = plan.steps_of(table)
+                entry = self._entries[frame, number]
+                entry[run.FIRST], entry[run.COUNT] = sum(map(len, steps)), len(own)
+                for word, index in (
+                    (run.LIVE_PACKED, manifest.live_packed),
+                    (run.LIVE_LANES, manifest.live_lanes),
+                    (run.LIVE_SAMPLED, manifest.live_sampled),
+                ):
+                    entry[word] = planner.buffer(index).address[frame]
+                steps.append(own + [sum(map(len, tables)), 0])
+                tables.append(table)
+        self._operations, self._steps = np.concatenate(tables), np.concatenate(steps)
         self._scratch = [
             buffers.aligned_zeros(self._scratch_bytes(planners[0]))
             for _ in range(self.thread_count)
         ]
         self._compile()
         self._start()
-
-    def _add(
-        self,
-        tables: list[np.ndarray],
-        planner: plan.Planner,
-        frame: int,
-        number: int,
-        manifest: Any,
-        rows: list[np.ndarray],
-    ) -> None:
-        table = np.array(rows or [np.zeros(plan.WORDS, np.int64)])
-        plan.free_barriers(table)
-        entry = self._entries[frame, number]
-        entry[run.FIRST] = sum(len(t) for t in tables)
-        entry[run.COUNT] = len(table)
-        for word, index in (
-            (run.LIVE_PACKED, manifest.live_packed),
-            (run.LIVE_LANES, manifest.live_lanes),
-            (run.LIVE_SAMPLED, manifest.live_sampled),
-        ):
-            entry[word] = planner.buffer(index).address[frame]
-        tables.append(table)
 
     def _copy_words(self) -> np.ndarray:
         """The page copy that copy_pages submits: its pairs lie in the executor's own arrays."""
@@ -126,7 +109,8 @@ class HostExecutor:
 
     def _compile(self) -> None:
         control, queue = typeof(self._control), typeof(self._queue)
-        run.work.compile((control, queue, typeof(self._operations), types.int64, types.int64))
+        tables = typeof(self._steps), typeof(self._operations)
+        run.work.compile((control, queue, *tables, types.int64))
         run.enqueue.compile((control, queue, typeof(self._entries), *[types.int64] * 3))
 
     def _start(self) -> None:
@@ -140,8 +124,8 @@ class HostExecutor:
             run.work(
                 self._control,
                 self._queue,
+                self._steps,
                 self._operations,
-                index,
                 int(self._scratch[index].ctypes.data),
             )
         except BaseException as error:

@@ -2,8 +2,7 @@
 
 One row an operation: its kind, its row domain, then for each operand its address and the bytes
 between its rows, then attributes (floats as their 32 bits) in the order that the kernel's
-constants name. Two tables, one a frame, differ in the addresses of staging and completions. The
-last word says whether threads may go on without a barrier.
+constants name. Two tables, one a frame, differ in the addresses of staging and completions.
 """
 
 import struct
@@ -17,7 +16,6 @@ from helios_dod.executors.host.buffers import ITEM_BYTES, Bound, Memory
 from helios_dod.executors.host.microkernels import variant_of
 
 WORDS = 48
-NEXT_FREE = WORDS - 1  # word: the next operation needs no barrier before it
 PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
 
 # Kinds: the field numbers of proto HostOperation.
@@ -40,7 +38,7 @@ PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
     ADVANCE,
     SCORE,
 ) = range(1, 18)
-# Operations whose threads take the same rows: one follows another of its domain without a barrier.
+# Operations on rows alone: those of one domain that follow each other make one step.
 ROW_LOCAL = {
     SCATTER_ROWS,
     FILL_ROWS,
@@ -79,7 +77,7 @@ class Planner:
         domain, body = build(op)
         row = np.zeros(WORDS, np.int64)
         row[0], row[1] = kind, domain
-        assert len(body) <= NEXT_FREE - 2
+        assert len(body) <= WORDS - 2
         row[2 : 2 + len(body)] = body
         return row
 
@@ -336,9 +334,18 @@ class Planner:
         return PACKED, [*self._operands(op, "logits target output"), self._vocabulary(op.logits)]
 
 
-def free_barriers(table: np.ndarray) -> None:
-    """Marks operations after which threads may go on: the next one takes the same rows."""
-    for i in range(len(table) - 1):
-        here, then = table[i], table[i + 1]
-        same = here[0] in ROW_LOCAL | {SELECT_ROWS} and then[0] in ROW_LOCAL and here[1] == then[1]
-        here[NEXT_FREE] = int(same)
+def steps_of(table: np.ndarray) -> np.ndarray:
+    """First operation and count of each step of a program: int64 [steps, 2]."""
+    steps: list[list[int]] = []
+    for i, here in enumerate(table):
+        before = table[i - 1]
+        if (
+            steps
+            and here[0] in ROW_LOCAL
+            and before[0] in ROW_LOCAL | {SELECT_ROWS}
+            and here[1] == before[1]
+        ):
+            steps[-1][1] += 1
+        else:
+            steps.append([i, 1])
+    return np.array(steps, np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 
 from helios_dod.executors.host import memory as m
 from helios_dod.executors.host import vectors as v
+from helios_dod.executors.host.chunks import next_chunk
 from helios_dod.executors.host.microkernels import (
     EXPAND_COLUMNS,
     VARIANTS,
@@ -20,7 +21,7 @@ from helios_dod.executors.host.microkernels import (
     tile,
 )
 from helios_dod.executors.host.panels import PANEL_ROWS
-from helios_dod.system import fetch_add, kernel
+from helios_dod.system import kernel
 
 LANES = v.LANES
 # Vectors a kernel call covers: registers hold `vectors * activation rows` sums.
@@ -226,30 +227,49 @@ def write_sums(w, sums, row, first, count):
 
 
 @kernel(boundscheck=False)
-def product(w, rows, threads, control, claim, scratch):
-    """Claims and runs chunks of one product over `rows` activation rows."""
+def product_cut(w, rows, threads):
+    """Panels of a chunk, chunks of a block, activation rows of a block, blocks."""
     panels = (w[P_ROWS] + PANEL_ROWS - 1) // PANEL_ROWS
     run = max(1, panels // (threads * CLAIMS))
     runs = (panels + run - 1) // run
     blocks = (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    block = (rows + blocks - 1) // max(blocks, 1)
+    return run, runs, (rows + blocks - 1) // max(blocks, 1), blocks
+
+
+@kernel(boundscheck=False)
+def product_chunks(w, rows, threads):
+    """Chunks of a product."""
+    _, runs, _, blocks = product_cut(w, rows, threads)
+    return runs * blocks
+
+
+@kernel(boundscheck=False)
+def product(w, rows, threads, control, step, total, scratch):
+    """Claims and runs chunks of a product over `rows` activation rows; how many it ran."""
+    run, runs, block, _ = product_cut(w, rows, threads)
+    panels = (w[P_ROWS] + PANEL_ROWS - 1) // PANEL_ROWS
     sums = scratch + EXPANDED_BYTES
-    steps = w[P_COLUMNS] // w[P_BLOCK_COLUMNS]
-    while True:
-        chunk = fetch_add(control, claim, 1)
-        if chunk >= runs * blocks:
-            break
+    blocks_of_panel = w[P_COLUMNS] // w[P_BLOCK_COLUMNS]
+    ran = 0
+    chunk = next_chunk(control, step, total)
+    while chunk >= 0:
         row = chunk // runs * block
         count = min(block, rows - row)
         x = w[P_INPUT] + row * w[P_INPUT_STRIDE]
         first = chunk % runs * run
-        for panel in range(first, min(first + run, panels)):
+        last = min(first + run, panels) if count > 0 else first
+        for panel in range(first, last):
             weights = w[P_WEIGHT] + panel * w[P_PANEL_BYTES]
             if count < EXPAND_FROM:
-                direct_panel(w[P_VARIANT], weights, steps, x, w[P_INPUT_STRIDE], count, sums)
+                direct_panel(
+                    w[P_VARIANT], weights, blocks_of_panel, x, w[P_INPUT_STRIDE], count, sums
+                )
             else:
                 expanded_panel(w, weights, x, count, scratch, sums)
             write_sums(w, sums, row, panel * PANEL_ROWS, count)
+        ran += 1
+        chunk = next_chunk(control, step, total)
+    return ran
 
 
 @kernel(boundscheck=False)

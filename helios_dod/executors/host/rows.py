@@ -244,11 +244,17 @@ def activate(kind, x):
 
 
 @kernel(boundscheck=False)
-def activation(w, rows, thread, threads):
-    """output = f(gate) (* up), shared out by rows and blocks of columns."""
+def activation_blocks(w):
+    """Blocks of columns of a row."""
+    return (w[A_COLUMNS] + ACTIVATION_COLUMNS - 1) // ACTIVATION_COLUMNS
+
+
+@kernel(boundscheck=False)
+def activation(w, first, last):
+    """output = f(gate) (* up), for a range of blocks of columns counted row by row."""
     columns = w[A_COLUMNS]
-    blocks = (columns + ACTIVATION_COLUMNS - 1) // ACTIVATION_COLUMNS
-    for item in range(rows * blocks * thread // threads, rows * blocks * (thread + 1) // threads):
+    blocks = activation_blocks(w)
+    for item in range(first, last):
         r = item // blocks
         start = item % blocks * ACTIVATION_COLUMNS
         gate = w[A_GATE] + r * w[A_GATE + 1]

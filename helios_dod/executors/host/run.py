@@ -1,57 +1,38 @@
-"""The jitted interpreter: threads that run a program's operations together, without the GIL.
+"""The jitted interpreter: threads that run programs together, step by step, without the GIL.
 
-Control words (int64, one a cache line) and a short queue of submissions live in numpy arrays.
-Every thread walks the same operations; within one they share rows, or claim chunks from a counter;
-after it they meet at a barrier. Whoever arrives last resets the counters and, behind a program's
-last operation, publishes its sequence and signals the eventfd: all results are visible before.
+A step is an operation, or a run of operations that take the same rows. Control words (int64, one a
+cache line) and a short queue of submissions live in numpy arrays. A thread finds the current step
+from the claim word and the count of completed programs, claims chunks of it, and adds the number
+it has run; whoever completes the step moves the claim word on, and behind a program's last step
+publishes its sequence and signals the eventfd: all results are visible before.
 """
 
 import numpy as np
 
 from helios_dod.executors.host import memory as m
 from helios_dod.executors.host import plan, rows, sampling
-from helios_dod.executors.host.attention import attention, cache_write
-from helios_dod.executors.host.products import product
+from helios_dod.executors.host.attention import attention, attention_items, cache_write
+from helios_dod.executors.host.chunks import CLAIM, LINE, SHIFT, next_chunk
+from helios_dod.executors.host.products import product, product_chunks
 from helios_dod.system import fetch_add, kernel, load_acquire, store_release
 
-LINE = 8
-CLAIM, ARRIVED, GENERATION, SUBMITTED, FINISHED, SLEEPERS, STOP = (LINE * i for i in range(7))
-WAKE, DONE, THREADS, COMPLETED = LINE * 7, LINE * 8, LINE * 9, LINE * 10
+FINISHED, SUBMITTED, COMPLETED, RAN, SLEEPERS, STOP = (LINE * i for i in range(1, 7))
+WAKE, DONE, THREADS, NEXT_STEP = LINE * 7, LINE * 8, LINE * 9, LINE * 10
 CONTROL_WORDS = LINE * 11
 QUEUE = 4  # submissions that may wait or run
-# Words of a queue entry.
-FIRST, COUNT, LIVE_PACKED, LIVE_LANES, LIVE_SAMPLED, SEQUENCE = range(6)
+# Words of a queue entry. STEP: number of its first step, counted over all programs.
+FIRST, COUNT, LIVE_PACKED, LIVE_LANES, LIVE_SAMPLED, SEQUENCE, STEP = range(7)
 QUEUE_WORDS = LINE
+SHARES = 4  # shares of rows a thread, where there are enough rows
 SPIN_PAUSES = 2_000  # some 20 us before a waiting thread offers its processor
 IDLE_YIELDS = 400  # offers before an idle thread sleeps: some hundred microseconds
 
 
 @kernel(boundscheck=False)
-def barrier(control, threads, generation, ends, sequence):
-    """Waits for all threads. Where a program ends, publishes it first."""
-    if fetch_add(control, ARRIVED, 1) == threads - 1:
-        control[ARRIVED] = 0
-        control[CLAIM] = 0
-        if ends:
-            store_release(control, FINISHED, sequence)
-            fetch_add(control, COMPLETED, 1)
-            m.signal(control[DONE], 1)
-        store_release(control, GENERATION, generation + 1)
-        return
+def wait_for_work(control):
+    """Blocks until a program is queued that is not complete; False when threads shall end."""
     spins = 0
-    while load_acquire(control, GENERATION) == generation:
-        spins += 1
-        if spins < SPIN_PAUSES:
-            m.pause()
-        else:
-            m.yield_processor()
-
-
-@kernel(boundscheck=False)
-def wait_for_work(control, done):
-    """Blocks until more than `done` programs are submitted; False when threads shall end."""
-    spins = 0
-    while load_acquire(control, SUBMITTED) <= done:
+    while load_acquire(control, SUBMITTED) <= load_acquire(control, COMPLETED):
         if load_acquire(control, STOP) != 0:
             return False
         spins += 1
@@ -61,7 +42,10 @@ def wait_for_work(control, done):
             m.yield_processor()
         else:
             fetch_add(control, SLEEPERS, 1)
-            if load_acquire(control, SUBMITTED) <= done and load_acquire(control, STOP) == 0:
+            if (
+                load_acquire(control, SUBMITTED) <= load_acquire(control, COMPLETED)
+                and load_acquire(control, STOP) == 0
+            ):
                 m.sleep_until_signal(control[WAKE])
             fetch_add(control, SLEEPERS, -1)
             spins = 0
@@ -69,25 +53,34 @@ def wait_for_work(control, done):
 
 
 @kernel(boundscheck=False)
-def copy_pages(w, thread, threads):
-    """Copies whole pages of every cache plane; planes are shared out over threads."""
+def copy_pages(w, control, step, total):
+    """Copies whole pages of every cache plane; a chunk is a plane."""
     count, pairs, stride, caches, planes = m.get_i32(w[2]), w[4], w[5], w[6], w[7]
-    for plane in range(thread, planes, threads):
-        base, nbytes = m.get_i64(caches + 16 * plane), m.get_i64(caches + 16 * plane + 8)
-        for i in range(count):
-            source, target = m.get_i32(pairs + i * stride), m.get_i32(pairs + i * stride + 4)
-            m.copy_bytes(base + target * nbytes, base + source * nbytes, nbytes)
+    ran = 0
+    plane = next_chunk(control, step, total)
+    while plane >= 0:
+        if plane < planes:
+            base, nbytes = m.get_i64(caches + 16 * plane), m.get_i64(caches + 16 * plane + 8)
+            for i in range(count):
+                source, target = m.get_i32(pairs + i * stride), m.get_i32(pairs + i * stride + 4)
+                m.copy_bytes(base + target * nbytes, base + source * nbytes, nbytes)
+        ran += 1
+        plane = next_chunk(control, step, total)
+    return ran
 
 
 @kernel(boundscheck=False)
-def run_rows(w, kind, first, last, scratch):
-    """Operations that take a range of rows."""
+def run_rows(w, first, last, scratch):
+    """An operation over a range of rows."""
+    kind = w[0]
     if kind == plan.NORMALISE:
         rows.normalise(w, first, last)
     elif kind == plan.ROTARY:
         rows.rotary(w, first, last, scratch)
     elif kind == plan.CACHE_WRITE:
         cache_write(w, first, last)
+    elif kind == plan.ACTIVATION:
+        rows.activation(w, first, last)
     elif kind == plan.EMBED:
         rows.embed(w, first, last)
     elif kind == plan.SELECT_TOKENS:
@@ -104,52 +97,99 @@ def run_rows(w, kind, first, last, scratch):
         rows.scatter_rows(w, first, last)
     elif kind == plan.FILL_ROWS:
         rows.fill_rows(w, first, last)
+    elif kind == plan.UPDATE_PAGE_TABLE:
+        rows.update_page_table(w)
 
 
 @kernel(boundscheck=False)
-def run_program(control, entry, operations, thread, threads, generation, scratch):
-    """Runs one queue entry; the barrier generation after it."""
-    packed = m.get_i32(entry[LIVE_PACKED])
-    lanes = m.get_i32(entry[LIVE_LANES])
-    sampled = m.get_i32(entry[LIVE_SAMPLED])
-    last = entry[FIRST] + entry[COUNT] - 1
-    for i in range(entry[FIRST], last + 1):
-        w = operations[i]
-        kind, domain = w[0], w[1]
-        live = packed if domain == plan.PACKED else lanes if domain == plan.LANES else sampled
-        if kind == plan.PRODUCT:
-            product(w, live, threads, control, CLAIM, scratch)
-        elif kind == plan.ATTENTION:
-            attention(w, lanes, control, CLAIM, scratch)
-        elif kind == plan.ACTIVATION:
-            rows.activation(w, live, thread, threads)
-        elif kind == plan.COPY_PAGES:
-            copy_pages(w, thread, threads)
-        elif kind == plan.UPDATE_PAGE_TABLE:
-            if thread == 0:
-                rows.update_page_table(w)
-        elif kind == plan.ADVANCE:
-            if thread == 0:
+def chunks_of(w, live, lanes, threads):
+    """Chunks of a step whose first operation is `w`; at least one, so that every step ends."""
+    kind = w[0]
+    if kind == plan.PRODUCT:
+        return max(1, product_chunks(w, live, threads))
+    if kind == plan.ATTENTION:
+        return max(1, attention_items(w, lanes))
+    if kind == plan.COPY_PAGES:
+        return max(1, w[7])
+    if kind == plan.ADVANCE or kind == plan.UPDATE_PAGE_TABLE:
+        return np.int64(1)
+    if kind == plan.ACTIVATION:
+        live *= rows.activation_blocks(w)
+    return max(1, min(live, threads * SHARES))
+
+
+@kernel(boundscheck=False)
+def run_step(control, entry, operations, first, count, step, threads, scratch):
+    """Runs chunks of a step until none is left; completes it where they were the last ones."""
+    w = operations[first]
+    kind, domain = w[0], w[1]
+    lanes, sampled = m.get_i32(entry[LIVE_LANES]), m.get_i32(entry[LIVE_SAMPLED])
+    live = lanes if domain == plan.LANES else sampled
+    if domain == plan.PACKED:
+        live = m.get_i32(entry[LIVE_PACKED])
+    total = chunks_of(w, live, lanes, threads)
+    ends = step + 1 == entry[STEP] + entry[COUNT]
+    sequence = entry[SEQUENCE]
+    ran = 0
+    if kind == plan.PRODUCT:
+        ran = product(w, live, threads, control, step, total, scratch)
+    elif kind == plan.ATTENTION:
+        ran = attention(w, lanes, control, step, total, scratch)
+    elif kind == plan.COPY_PAGES:
+        ran = copy_pages(w, control, step, total)
+    else:
+        if kind == plan.ACTIVATION:
+            live *= rows.activation_blocks(w)
+        chunk = next_chunk(control, step, total)
+        while chunk >= 0:
+            if kind == plan.ADVANCE:
                 sampling.advance(w, lanes, sampled)
-        else:
-            run_rows(w, kind, live * thread // threads, live * (thread + 1) // threads, scratch)
-        if w[plan.NEXT_FREE] == 0:
-            barrier(control, threads, generation, i == last, entry[SEQUENCE])
-            generation += 1
-    return generation
+            else:
+                low, high = live * chunk // total, live * (chunk + 1) // total
+                for i in range(first, first + count):
+                    run_rows(operations[i], low, high, scratch)
+            ran += 1
+            chunk = next_chunk(control, step, total)
+    if ran > 0 and fetch_add(control, RAN, ran) + ran == total:
+        complete_step(control, step, ends, sequence)
 
 
 @kernel(boundscheck=False)
-def work(control, queue, operations, thread, scratch):
-    """A thread's life: programs in submission order until STOP."""
-    done = np.int64(0)
-    generation = np.int64(0)
+def complete_step(control, step, ends, sequence):
+    """Lets threads go on to the next step. Where a program ends, publishes it first."""
+    control[RAN] = 0
+    if ends:
+        store_release(control, FINISHED, sequence)
+        fetch_add(control, COMPLETED, 1)
+        m.signal(control[DONE], 1)
+    store_release(control, CLAIM, (step + 1) << SHIFT)
+
+
+@kernel(boundscheck=False)
+def work(control, queue, steps, operations, scratch):
+    """A thread's life: steps in order until STOP. steps: int64 [n, 2], first operation and count.
+
+    What is read of the queue holds if the same program is incomplete after it; a claim holds if the
+    claim word still names the step, and then the program cannot end before the chunk does."""
     threads = control[THREADS]
-    while wait_for_work(control, done):
-        generation = run_program(
-            control, queue[done % QUEUE], operations, thread, threads, generation, scratch
-        )
-        done += 1
+    while wait_for_work(control):
+        done = load_acquire(control, COMPLETED)
+        entry = queue[done % QUEUE]
+        step = load_acquire(control, CLAIM) >> SHIFT
+        index = step - entry[STEP]
+        row = entry[FIRST] + index
+        known = 0 <= index < entry[COUNT] and done < load_acquire(control, SUBMITTED)
+        if not known or load_acquire(control, COMPLETED) != done:
+            m.pause()
+            continue
+        run_step(control, entry, operations, steps[row, 0], steps[row, 1], step, threads, scratch)
+        spins = 0
+        while load_acquire(control, CLAIM) >> SHIFT == step:
+            spins += 1
+            if spins < SPIN_PAUSES:
+                m.pause()
+            else:
+                m.yield_processor()
 
 
 @kernel
@@ -162,6 +202,8 @@ def enqueue(control, queue, entries, frame, program, sequence):
     for i in range(SEQUENCE):
         entry[i] = entries[frame, program, i]
     entry[SEQUENCE] = sequence
+    entry[STEP] = control[NEXT_STEP]
+    control[NEXT_STEP] += entry[COUNT]
     fetch_add(control, SUBMITTED, 1)
     sleepers = load_acquire(control, SLEEPERS)
     if sleepers > 0:
