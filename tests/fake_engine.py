@@ -193,7 +193,7 @@ def run(core: Path, memory: memoryview, limits_name: str, wake_engine: int, wake
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     script = ids(" The quick brown fox says “hello” to 漢字 and 🙂, then jumps.\n")
-    engine = FakeEngine(world, options.max_active, script,
+    engine = FakeEngine(world, options.max_active or limits.slots_max, script,
                         {tuple(ids(text)): reason for text, reason in TRIGGERS.items()})
     pace = float(os.environ.get("FAKE_TICK_MS", "1")) / 1e3
     time.sleep(float(os.environ.get("FAKE_START_S", "0")))

@@ -39,7 +39,7 @@ class Server:
         path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env={**os.environ, "PYTHONPATH": path, **env})
+            text=True, env={**os.environ, "PYTHONPATH": path, **env}, start_new_session=True)
         self.pid = self.process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -41,6 +41,15 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+def refuses(port: int) -> bool:
+    """True if nothing listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return True
+    return False
+
+
 def first_chunk(connection: socket.socket) -> bytes:
     """Reads until some content has come."""
     data = b""
@@ -178,19 +187,34 @@ def test_taken_port_is_refused(core: Path, server: Server) -> None:
     assert server.get("/health").status_code == 200
 
 
-def test_sigterm_drains_and_leaves_nothing(core: Path) -> None:
+@pytest.mark.parametrize("keyboard", [False, True])
+def test_a_signal_drains_and_leaves_nothing(core: Path, keyboard: bool) -> None:
     with serving(core, "workers=2", env={"FAKE_TICK_MS": "2"}) as server:
         children = server.children()
         assert len(children) == 3
         stream = open_stream(server, max_tokens=300, ignore_eos=True)
         first_chunk(stream)
-        server.process.send_signal(signal.SIGTERM)
+        if keyboard:
+            os.killpg(server.pid, signal.SIGINT)
+        else:
+            server.process.send_signal(signal.SIGTERM)
         text = read_all(stream).decode()
         assert "data: [DONE]" in text and '"finish_reason":"length"' in text
         assert server.process.wait(server_harness.PATIENCE_S) == 0
         assert not any(alive(pid) for pid in children)
     with serving(core, port=server.port, ready=False):
         pass  # the port is free again
+
+
+def test_a_second_signal_does_not_wait(core: Path) -> None:
+    with serving(core, env={"FAKE_TICK_MS": "50"}) as server:
+        children = server.children()
+        first_chunk(open_stream(server, max_tokens=LONG, ignore_eos=True))
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: refuses(server.port), "no new connections")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(server_harness.PATIENCE_S) == 0
+        assert not any(alive(pid) for pid in children)
 
 
 def test_drain_ends_after_its_time(core: Path) -> None:

@@ -157,6 +157,7 @@ def run_workers(launch: Launch) -> None:
 
     def spawn(worker_id: int, *args: Any, **kwargs: Any) -> None:
         die_with_parent(parent)
+        os.setpgid(0, 0)  # a terminal's Ctrl-C is for the parent, which tells the workers
         index[0] = worker_id - 1
         MPServer._spawn_asgi_lifespan_worker(worker_id, *args, **kwargs)
 
@@ -172,6 +173,9 @@ def run_workers(launch: Launch) -> None:
     interrupt = server.signal_handler_interrupt
 
     def on_signal(*args: Any, **kwargs: Any) -> None:
+        if launch.memory.service["draining"]:  # asked twice: do not wait for answers
+            for worker in server.wrks:
+                worker.kill()
         launch.memory.service["draining"] = 1
         interrupt(*args, **kwargs)
 
