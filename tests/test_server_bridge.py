@@ -97,8 +97,10 @@ def test_serving_compiles_nothing_after_warm(bridge: Bridge) -> None:
     permits = bridge.claim(1)
     assert permits is not None
     choices = bridge.submit(permits, [submission()], Recorder())
-    put_event(bridge, kind=EGRESS_TOKEN, tag=choices[0].tag, token=token_of("a"))
-    bridge.on_wake()
+    for count in (1, 3, 0):
+        for _ in range(count):
+            put_event(bridge, kind=EGRESS_TOKEN, tag=choices[0].tag, token=token_of("a"))
+        bridge.on_wake()
     bridge.drop(choices)
     assert [len(kernel.signatures) for kernel in kernels] == before
 
@@ -109,7 +111,11 @@ def test_permits_are_exact(bridge: Bridge) -> None:
     assert sorted(first + second) == list(range(PERMITS))
     assert bridge.claim(1) is None
     bridge.release(first)
-    assert bridge.claim(5) is None and len(bridge.claim(4) or []) == 4
+    assert bridge.claim(5) is None and len(bridge.claim(3) or []) == 3
+    other = Bridge(bridge.memory, 1, bridge.wake_engine, bridge.wake_self, bridge.detokeniser)
+    assert other.claim(2) is None and other.claim(1) is not None
+    assert bridge.claim(1) is None and other.adopt() == 1  # only its own come back
+    assert bridge.claim(2) is None and bridge.claim(1) is not None
 
 
 def test_full_ingress_ring_loses_nothing(bridge: Bridge) -> None:
