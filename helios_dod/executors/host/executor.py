@@ -25,7 +25,7 @@ class HostExecutor:
     name = "host"
 
     def __init__(self, threads: int | None = None) -> None:
-        self.thread_count = threads or os.cpu_count() or 1
+        self.thread_count = threads or len(os.sched_getaffinity(0))
         self._items = attention.SPLIT_ITEMS * self.thread_count
         words = run.CONTROL_WORDS + self._items
         self._control = buffers.aligned_zeros(words * 8).view(np.int64)
