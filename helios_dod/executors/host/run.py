@@ -69,7 +69,7 @@ def copy_pages(w, control, step, total):
     return ran
 
 
-@kernel(boundscheck=False)
+@kernel(inline="always", boundscheck=False)
 def run_rows(w, first, last, scratch):
     """An operation over a range of rows."""
     kind = w[0]
@@ -118,7 +118,7 @@ def chunks_of(w, live, lanes, threads):
     return max(1, min(live, threads * SHARES))
 
 
-@kernel(boundscheck=False)
+@kernel(inline="always", boundscheck=False)
 def run_step(control, entry, operations, first, count, step, threads, scratch):
     """Runs chunks of a step until none is left; completes it where they were the last ones."""
     w = operations[first]
