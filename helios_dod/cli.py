@@ -18,6 +18,8 @@ COMMANDS = {  # name -> (module, summary)
               "serve a core over HTTP; without one, the demo model"),
     "chat": ("helios_dod.server.chat_command", "talk to a served model in the terminal"),
     "prepare": ("helios_dod.ignition.prepare_command", "make a core from a checkpoint"),
+    "parse": ("helios_dod.frontend.output.parse_command",
+              "run output-syntax cases through the parsers"),
     "inspect": ("helios_dod.cores.inspect_command", "show what a core holds, and who signed it"),
 }
 INTERRUPTED = 130

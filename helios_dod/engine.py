@@ -160,11 +160,12 @@ class Engine:
             poller.register(wake, select.POLLIN)
         while not stop():
             launched = self.step()
+            woken = self.woken_frontends()
             if notify is not None:
-                for frontend in self.woken_frontends():
+                for frontend in woken:
                     notify(frontend)
-            if launched or retirable(self.world):
-                continue
+            if launched or woken or retirable(self.world):
+                continue  # an embedder's stop() may look at the events before anything blocks
             timeout = 1 if undelivered(self.world) else int(IDLE_WAIT_S * 1e3)
             for descriptor, _ in poller.poll(timeout):
                 drain_eventfd(descriptor)

@@ -24,9 +24,9 @@ GEOMETRY = Geometry(
     lanes=16,
     packed=256,
     slots=16,
-    pages=64,
+    pages=210,
     page_tokens=16,
-    pages_per_request=32,
+    pages_per_request=130,
     updates=64,
     logit_rows=16,
 )

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 
 HERE = Path(__file__).parent
-PATIENCE_S = 120  # cold caches compile first
+PATIENCE_S = 120
+START_S = 400  # cold caches compile first
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE_S) -> Any:
@@ -60,13 +61,13 @@ class Server:
             assert self.process.poll() is None, self.output
             return re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.output)
 
-        self.port = int(wait_until(found, "listening")[1])
+        self.port = int(wait_until(found, "listening", START_S)[1])
         self.url = f"http://127.0.0.1:{self.port}"
         return self
 
     def ready(self) -> "Server":
         """Waits until requests are served."""
-        wait_until(lambda: self.get("/ready").status_code == 200, f"ready\n{self.output}")
+        wait_until(lambda: self.get("/ready").status_code == 200, "ready", START_S)
         return self
 
     def get(self, path: str) -> httpx.Response:

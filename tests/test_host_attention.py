@@ -9,7 +9,7 @@ from host_machine import Machine
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 
-PAGES, TOKENS = 64, 16
+PAGES, TOKENS = 210, 16
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def machine():
         m.staging(name, wire.I32, (16,))
     m.staging("count", wire.I32, (1,))
     m.staging("updates", wire.I32, (64, 3))
-    m.state("table", wire.I32, (16, 32))
+    m.state("table", wire.I32, (16, 130))
     m.state("x", wire.F32, (256, 1600), wire.SCRATCH)
     m.state("y", wire.F32, (256, 1024), wire.SCRATCH)
     for case in CASES:
@@ -107,7 +107,7 @@ class Run:
             count = len(x)
             for index in range(-(-before // TOKENS), -(-(before + count) // TOKENS)):
                 updates.append((slot, index, self.page % PAGES))
-                self.page += 7
+                self.page += 11
             m.view("slot")[lane], m.view("start")[lane], m.view("length")[lane] = slot, row, count
             m.view("lane")[row : row + count] = lane
             m.view("position")[row : row + count] = np.arange(before, before + count)
@@ -172,6 +172,23 @@ def test_chunks_batch_and_pages_change_nothing(machine: Machine, number: int) ->
     assert np.concatenate(pieces).tobytes() == whole.tobytes()
 
 
+@pytest.mark.parametrize("number", [0, 3, 4])
+def test_segments_computed_apart_are_the_same(machine: Machine, number: int) -> None:
+    """Histories beyond a segment: many rows at once, then few, which are split over threads."""
+    case = CASES[number]
+    x = rows(case, 1300, 7)
+    outputs = []
+    for cuts in ((250,) * 5 + (50,), (256,) * 5 + (3, *(1,) * 17)):
+        run, at, found = Run(machine, number, first_page=3), 0, []
+        for count in cuts:
+            found.append(run.step({2: x[at : at + count]})[2])
+            at += count
+        assert at == len(x)
+        outputs.append(np.concatenate(found))
+    assert outputs[0].tobytes() == outputs[1].tobytes()
+    assert np.max(np.abs(outputs[0] - plain(case, x))) < 3e-5
+
+
 def test_a_lane_that_is_not_finite_harms_no_other(machine: Machine) -> None:
     case = CASES[0]
     x, bad = rows(case, 40, 4), np.full_like(rows(case, 40, 5), np.nan)
@@ -185,8 +202,8 @@ def test_page_copies_offload_and_restore(machine: Machine) -> None:
     executor = machine.executor
     Run(machine, 0).step({3: rows(CASES[0], 64, 6)})
     keys, values = machine.view("keys0"), machine.view("values0")
-    wanted = keys[0].tobytes(), values[7].tobytes()
-    executor.copy_pages(np.array([[0, 40], [7, 41]]))
+    wanted = keys[0].tobytes(), values[11].tobytes()
+    executor.copy_pages(np.array([[0, 40], [11, 41]]))
     assert keys[40].tobytes() == wanted[0] and values[41].tobytes() == wanted[1]
     pages = np.array([40, 41])
     saved = np.zeros((2, executor.page_bytes()), np.uint8)

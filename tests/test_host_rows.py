@@ -15,9 +15,8 @@ ACTIVATIONS = [wire.SILU, wire.GELU_TANH, wire.GELU_ERF, wire.RELU]
 EMBED_COLUMNS = 256
 
 
-@pytest.fixture(scope="module")
-def machine():
-    m = Machine()
+def declare(m: Machine) -> None:
+    """Every buffer."""
     rng = np.random.default_rng(0)
     m.staging("index", wire.I32, (256,))
     m.staging("position", wire.I32, (256,))
@@ -35,9 +34,13 @@ def machine():
         m.weight(name, rng.standard_normal(size, dtype=np.float32))
     m.weight("frequencies", (10_000.0 ** (-np.arange(20) / 20)).astype(np.float32))
     m.weight("plain", rng.standard_normal((100, EMBED_COLUMNS), dtype=np.float32))
+
+
+def row_programs(m: Machine) -> dict:
+    """Norms, selections and scatters by name."""
     x, y = m.part("x", 4, WIDTH), m.part("y", 8, WIDTH)
     packed = wire.ROWS_PACKED
-    m.programs = {
+    return {
         "rms": m.program(
             wire.Normalise(
                 rows=packed,
@@ -89,6 +92,11 @@ def machine():
             ),
         ),
     }
+
+
+def kind_programs(m: Machine) -> None:
+    """Rotary and activations of every kind."""
+    packed, x, y = wire.ROWS_PACKED, m.part("x", 4, WIDTH), m.part("y", 8, WIDTH)
     for kind in (wire.HALVES, wire.INTERLEAVED):
         m.programs["rotary", kind] = m.program(
             wire.Rotary(
@@ -114,6 +122,11 @@ def machine():
         m.programs["alone", kind] = m.program(
             wire.Activation(rows=packed, kind=kind, gate=x, output=y)
         )
+
+
+def embed_programs(m: Machine) -> None:
+    """Embeddings from every storage."""
+    packed = wire.ROWS_PACKED
     for kind in KINDS:
         columns = EMBED_COLUMNS
         m.matrix(kind, kind, 100, columns, raw_matrix(kind, 100, columns))
@@ -132,6 +145,15 @@ def machine():
             scale=0.5,
         )
     )
+
+
+@pytest.fixture(scope="module")
+def machine():
+    m = Machine()
+    declare(m)
+    m.programs = row_programs(m)
+    kind_programs(m)
+    embed_programs(m)
     m.load()
     yield m
     m.executor.close()

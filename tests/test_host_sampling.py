@@ -39,9 +39,8 @@ I32_STATE = (
 )
 
 
-@pytest.fixture(scope="module")
-def machine():
-    m = Machine()
+def declare(m: Machine) -> None:
+    """Every buffer."""
     for name in ("slot", "generation", "consumed", "length", "row"):
         m.staging(name, wire.I32, (16,))
     m.staging("position", wire.I32, (256,))
@@ -59,6 +58,10 @@ def machine():
     m.completion("logprob", wire.COMPLETION_LOGPROB, wire.F32, (16,))
     m.completion("top_tokens", wire.COMPLETION_TOP_TOKENS, wire.I32, (16, 20))
     m.completion("top_logprobs", wire.COMPLETION_TOP_LOGPROBS, wire.F32, (16, 20))
+
+
+def program(m: Machine) -> None:
+    """Adjust, sample, advance."""
 
     def same(*names: str) -> dict[str, Any]:
         return {name: m.part(name) for name in names}
@@ -117,6 +120,13 @@ def machine():
             ),
         ),
     )
+
+
+@pytest.fixture(scope="module")
+def machine():
+    m = Machine()
+    declare(m)
+    program(m)
     m.load()
     yield m
     m.executor.close()

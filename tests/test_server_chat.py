@@ -128,6 +128,7 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 def test_wrong_model(client: openai.OpenAI) -> None:
+    client.chat.completions.create(model="default", messages=MESSAGES, max_tokens=1)
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt", messages=MESSAGES)
     assert caught.value.code == "model_not_found" and caught.value.param == "model"

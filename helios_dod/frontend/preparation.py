@@ -13,6 +13,7 @@ from helios_dod.frontend.template import ChatTemplate, TemplateError
 
 GREEDY_BELOW = 1e-4  # logits over a smaller temperature leave float32's range
 WORD = (1 << 64) - 1
+ANY_MODEL = "default"  # a request may call the served model so, whatever its id
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Preparer:
         self.tokenizer = Tokenizer.from_str(assets.tokenizer_json.decode())
         self.template = ChatTemplate(assets.chat_template, assets.template_tokens) \
             if assets.chat_template else None
-        self.names = {assets.served_id, *assets.aliases}
+        self.names = {assets.served_id, *assets.aliases, ANY_MODEL}
 
     def prompt_tokens(self, messages: list[dict[str, Any]]) -> np.ndarray:
         """Token ids of a conversation, int32. Control tokens in the text become control tokens, as

@@ -250,10 +250,11 @@ class Detokeniser:
     def feed(self, events: np.ndarray, first: int, ends: np.ndarray, shown: np.ndarray) -> int:
         """Text of events[first:] into `self.out` (see put_events); the number of events taken."""
         table, batch = self.table, events[first:]
+        # A strided column of one row counts as contiguous: another type, hence another compile.
+        columns = [np.ascontiguousarray(batch[name]) for name in ("kind", "reason", "tag", "token")]
         return int(put_events(
             table.data, table.offsets, table.special,
-            self.tags, self.states, self.stops, self.pending,
-            batch["kind"], batch["reason"], batch["tag"], batch["token"],
+            self.tags, self.states, self.stops, self.pending, *columns,
             self.out, ends, shown, self.reserve, self.strip))
 
 

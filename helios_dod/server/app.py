@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -166,7 +167,11 @@ class App:
         """The engine wrote this worker's eventfd: events, or it is ready."""
         if self.bridge is None:
             return
-        self.bridge.on_wake()
+        try:
+            self.bridge.on_wake()
+        except Exception:  # events would be lost: another worker starts over, the engine cancels
+            traceback.print_exc()
+            os._exit(1)
         if self.chat is None and self.memory.service["engine_state"] == ENGINE_READY:
             self.serve()
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from helios_dod.edges import EVENT, Edge, Submission
+from helios_dod.edges import Edge, Submission
 from helios_dod.frontend.text import ROW_BITS, Detokeniser
 from helios_dod.limits import Limits
 from helios_dod.server.chunks import LogprobEntries
@@ -95,11 +95,14 @@ class Bridge:
         self._retrying = False
 
     def warm(self) -> None:
-        """Compiles what serving calls, on empty events."""
+        """Compiles what serving calls, on a world of the same type that nobody reads."""
+        edge = Edge(np.zeros(1, self.world.dtype), self.worker, BATCH)
+        edge.submit(Submission(0, np.zeros(1, np.int32), 1))
+        edge.cancel(0)
         rows = np.zeros(0, np.int64)
         claim_permits(self.memory.control, self.worker + 1, rows)
         release_permits(self.memory.control, rows)
-        self.detokeniser.feed(np.zeros(0, EVENT), 0, self._ends, self._shown)
+        self.detokeniser.feed(edge.events(), 0, self._ends, self._shown)
 
     def adopt(self) -> int:
         """Takes over the row of a worker that died: cancels its requests, returns its permits."""

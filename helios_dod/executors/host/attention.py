@@ -1,45 +1,43 @@
 """Paged attention and the writes that feed it.
 
-A work item is (lane, key head, tile of queries): neighbouring rows of one lane with all query
-heads of the key head's group. It walks the history in blocks of BLOCK_TOKENS at absolute positions
-with an online softmax, so a query's arithmetic depends on its own position and history alone:
-blocks that a tile reads for its other queries leave it bitwise unchanged (weights of 0, a rescale
-by 1).
+A work item is (lane, key head, tile of rows), or, where there are too few of those for the threads,
+one segment of it; whoever finishes an item's last segment merges them in order, so the result is
+the same. Where segments are computed apart their states lie in the operation's parts, and words of
+the control array count the segments done.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 
 from helios_dod.executors.host import memory as m
-from helios_dod.executors.host import vectors as v
-from helios_dod.executors.host.attention_kernels import (
-    BF16,
-    BLOCK_TOKENS,
-    GROUP_TOKENS,
-    GROUPS,
-    scores,
-    weigh,
+from helios_dod.executors.host.attention_kernels import BLOCK_TOKENS, GROUPS
+from helios_dod.executors.host.attention_tile import (
+    F32,
+    LINE,
+    Q_HEAD,
+    Q_HEADS,
+    Q_KEY_HEADS,
+    Q_LENGTH,
+    Q_POSITION,
+    Q_START,
+    Q_WINDOW,
+    QUERIES,
+    SEGMENT_TOKENS,
+    attend_span,
+    clear_state,
+    gather_queries,
+    head_pad,
+    merge_state,
+    outputs_at,
+    write_outputs,
 )
 from helios_dod.executors.host.chunks import next_chunk
-from helios_dod.executors.host.rows import word_float
-from helios_dod.system import kernel
+from helios_dod.system import fetch_add, kernel
 
-LANES = v.LANES
-F32 = 1  # proto DataType
-QUERIES = 24  # of a tile, at least one row of a whole group
-SCORE_GROUPS = 4 if LANES == 16 else 2  # groups whose sums fit the registers with six queries
-OUTPUT_VECTORS = 4 if LANES == 16 else 2
-FLOOR = np.float32(
-    -1e30
-)  # the running maximum before any token: finite, so differences stay numbers
-
-# words after kind and domain
-Q_QUERY, Q_OUTPUT, Q_POSITION, Q_LANE, Q_SLOT, Q_TABLE = 2, 4, 6, 8, 10, 12
-Q_KEYS, Q_VALUES, Q_HEADS, Q_KEY_HEADS, Q_HEAD, Q_SCALE, Q_WINDOW = 14, 15, 16, 17, 18, 19, 20
-Q_START, Q_LENGTH, Q_PAGE_TOKENS, Q_DTYPE = 21, 23, 25, 26
+# words after attention's own, and those of a cache write
+Q_PARTS, Q_PART_BYTES, Q_SEGMENTS, Q_COUNTERS = 27, 28, 29, 30
 W_KEY, W_VALUE, W_POSITION, W_LANE, W_SLOT, W_TABLE = 2, 4, 6, 8, 10, 12
 W_KEYS, W_VALUES, W_KEY_HEADS, W_HEAD, W_PAGE_TOKENS, W_DTYPE = 14, 15, 16, 17, 18, 19
+SPLIT_ITEMS = 2  # items a thread below which segments are computed apart
 
 
 @kernel(boundscheck=False)
@@ -69,279 +67,6 @@ def cache_write(w, first, last):
                     m.put_bf16(values + d * 2, m.get_f32(value + 4 * d))
 
 
-def _make_scores(kind: int) -> Callable:
-    """Scores of some of `count` queries with SCORE_GROUPS groups; how many queries were done."""
-
-    @kernel(boundscheck=False)
-    def run(keys, head, step, queries, stride, count, out):
-        if count >= 6:
-            scores(kind, LANES, SCORE_GROUPS, 6, keys, head, step, queries, stride, out)
-            return 6
-        if count >= 4:
-            scores(kind, LANES, SCORE_GROUPS, 4, keys, head, step, queries, stride, out)
-            return 4
-        if count == 3:
-            scores(kind, LANES, SCORE_GROUPS, 3, keys, head, step, queries, stride, out)
-            return 3
-        if count == 2:
-            scores(kind, LANES, SCORE_GROUPS, 2, keys, head, step, queries, stride, out)
-            return 2
-        scores(kind, LANES, SCORE_GROUPS, 1, keys, head, step, queries, stride, out)
-        return 1
-
-    return run
-
-
-def _make_weigh(kind: int) -> Callable:
-    """Weighted values of some of `count` queries, OUTPUT_VECTORS vectors; queries done."""
-
-    @kernel(boundscheck=False)
-    def run(values, low, high, step, weights, scales, out, stride, count):
-        if count >= 6:
-            weigh(
-                kind,
-                LANES,
-                OUTPUT_VECTORS,
-                6,
-                values,
-                low,
-                high,
-                step,
-                weights,
-                scales,
-                out,
-                stride,
-            )
-            return 6
-        if count >= 4:
-            weigh(
-                kind,
-                LANES,
-                OUTPUT_VECTORS,
-                4,
-                values,
-                low,
-                high,
-                step,
-                weights,
-                scales,
-                out,
-                stride,
-            )
-            return 4
-        if count == 3:
-            weigh(
-                kind,
-                LANES,
-                OUTPUT_VECTORS,
-                3,
-                values,
-                low,
-                high,
-                step,
-                weights,
-                scales,
-                out,
-                stride,
-            )
-            return 3
-        if count == 2:
-            weigh(
-                kind,
-                LANES,
-                OUTPUT_VECTORS,
-                2,
-                values,
-                low,
-                high,
-                step,
-                weights,
-                scales,
-                out,
-                stride,
-            )
-            return 2
-        weigh(kind, LANES, OUTPUT_VECTORS, 1, values, low, high, step, weights, scales, out, stride)
-        return 1
-
-    return run
-
-
-scores_f32, scores_bf16 = _make_scores(F32), _make_scores(BF16)
-weigh_f32, weigh_bf16 = _make_weigh(F32), _make_weigh(BF16)
-
-
-@kernel(boundscheck=False)
-def softmax_block(block, begin, position, first, scale, state, sums):
-    """One query's scores of a block -> weights in place; the factor for its former output.
-
-    begin: position of the block's first token; first: the first position the query sees. state: its
-    running maximum; sums: LANES running sums."""
-    wide_scale = v.splat(scale)
-    partial = begin + BLOCK_TOKENS - 1 > position or begin < first
-    least = v.splat(np.float32(-np.inf))
-    top = least
-    ramp = v.ramp()
-    for i in range(0, BLOCK_TOKENS, LANES):
-        value = v.mul(v.load(block + 4 * i), wide_scale)
-        if partial:
-            place = v.add(ramp, v.splat(np.float32(begin + i)))
-            value = v.where_greater(place, v.splat(np.float32(position)), least, value)
-            value = v.where_greater(v.splat(np.float32(first)), place, least, value)
-        top = v.larger(value, top)
-        v.store(block + 4 * i, value)
-    old = m.get_f32(state)
-    new = max(old, v.largest(top))
-    m.put_f32(state, new)
-    shift = v.splat(new)
-    factor = v.exp(v.sub(v.splat(old), shift))
-    sum_ = v.mul(v.load(sums), factor)
-    for i in range(0, BLOCK_TOKENS, LANES):
-        weight = v.exp(v.sub(v.load(block + 4 * i), shift))
-        v.store(block + 4 * i, weight)
-        sum_ = v.add(sum_, weight)
-    v.store(sums, sum_)
-    return v.largest(factor)
-
-
-@kernel(boundscheck=False)
-def group_addresses(w, row, begin, low, high, key_head, keys, values):
-    """Writes the addresses of a block's groups; those outside low..high-1 repeat a readable one."""
-    page_tokens, head = w[Q_PAGE_TOKENS], w[Q_HEAD]
-    size = 4 if w[Q_DTYPE] == F32 else 2
-    lowest = low // GROUP_TOKENS * GROUP_TOKENS
-    highest = (high - 1) // GROUP_TOKENS * GROUP_TOKENS
-    for g in range(GROUPS):
-        token = min(max(begin + g * GROUP_TOKENS, lowest), highest)
-        page = m.get_i32(row + 4 * (token // page_tokens))
-        inside = token % page_tokens
-        base = (page * w[Q_KEY_HEADS] + key_head) * head * page_tokens * size
-        m.put_i64(keys + 8 * g, w[Q_KEYS] + base + inside * size)
-        m.put_i64(values + 8 * g, w[Q_VALUES] + base + inside * head * size)
-
-
-@kernel(boundscheck=False)
-def head_pad(head):
-    """Columns of a padded head: whole calls of `weigh`."""
-    each = OUTPUT_VECTORS * LANES
-    return (head + each - 1) // each * each
-
-
-@kernel(boundscheck=False)
-def block_outputs(w, values, low, high, weights, factors, out, count):
-    """out = out * factor + weights @ values of one block, for every query and all of the head."""
-    head, pad = w[Q_HEAD], head_pad(w[Q_HEAD])
-    wide = w[Q_DTYPE] == F32
-    size = 4 if wide else 2
-    each = OUTPUT_VECTORS * LANES
-    for d in range(0, pad, each):
-        c = np.int64(0)
-        while c < count:
-            p, f, o = weights + c * BLOCK_TOKENS * 4, factors + 4 * c, out + (c * pad + d) * 4
-            if wide:
-                c += weigh_f32(values, low, high, head * size, p, f, o, pad * 4, count - c)
-            else:
-                c += weigh_bf16(values, low, high, head * size, p, f, o, pad * 4, count - c)
-        for g in range(2 * GROUPS):
-            m.put_i64(values + 8 * g, m.get_i64(values + 8 * g) + each * size)
-
-
-@kernel(boundscheck=False)
-def block_scores(w, keys, queries, out, count):
-    """Unscaled scores of one block for every query."""
-    head, pad = w[Q_HEAD], head_pad(w[Q_HEAD])
-    wide = w[Q_DTYPE] == F32
-    step = w[Q_PAGE_TOKENS] * (4 if wide else 2)
-    for g in range(0, GROUPS, SCORE_GROUPS):
-        c = np.int64(0)
-        while c < count:
-            q, s = queries + c * pad * 4, out + (c * BLOCK_TOKENS + g * GROUP_TOKENS) * 4
-            if wide:
-                c += scores_f32(keys + 8 * g, head, step, q, pad * 4, count - c, s)
-            else:
-                c += scores_bf16(keys + 8 * g, head, step, q, pad * 4, count - c, s)
-
-
-@kernel(boundscheck=False)
-def attend(w, lane, start, count, key_head, scratch):
-    """Outputs of `count` packed rows from `start` of a lane, for one key head's query heads."""
-    head, pad = w[Q_HEAD], head_pad(w[Q_HEAD])
-    group = w[Q_HEADS] // w[Q_KEY_HEADS]
-    scale, window = word_float(w[Q_SCALE]), w[Q_WINDOW]
-    slot = m.get_i32(w[Q_SLOT] + lane * w[Q_SLOT + 1])
-    row = w[Q_TABLE] + slot * w[Q_TABLE + 1]
-    total = count * group
-    keys, values = scratch, scratch + 16 * GROUPS  # of a block and of the next one
-    factors = scratch + 32 * GROUPS
-    peaks = factors + 4 * total
-    sums = (peaks + 4 * total + 63) // 64 * 64
-    blocks = sums + total * LANES * 4
-    queries = blocks + total * BLOCK_TOKENS * 4
-    out = queries + total * pad * 4
-    first_column = key_head * group * head * 4
-    for i in range(count):
-        source = w[Q_QUERY] + (start + i) * w[Q_QUERY + 1] + first_column
-        for h in range(group):
-            m.copy_bytes(queries + (i * group + h) * pad * 4, source + h * head * 4, head * 4)
-    zero = v.splat(np.float32(0))
-    for c in range(total):
-        m.put_f32(peaks + 4 * c, FLOOR)
-        v.store(sums + c * LANES * 4, zero)
-        for d in range(0, pad, LANES):
-            v.store(out + (c * pad + d) * 4, zero)
-    positions = w[Q_POSITION] + start * w[Q_POSITION + 1]
-    step = w[Q_POSITION + 1]
-    high = m.get_i32(positions + (count - 1) * step) + 1
-    low = max(0, m.get_i32(positions) - window + 1) if window > 0 else np.int64(0)
-    for begin in range(low // BLOCK_TOKENS * BLOCK_TOKENS, high, BLOCK_TOKENS):
-        group_addresses(w, row, begin, low, high, key_head, keys, values)
-        group_addresses(
-            w,
-            row,
-            begin + BLOCK_TOKENS,
-            low,
-            high,
-            key_head,
-            keys + 8 * GROUPS,
-            values + 8 * GROUPS,
-        )
-        block_scores(w, keys, queries, blocks, total)
-        for c in range(total):
-            position = m.get_i32(positions + c // group * step)
-            first = position - window + 1 if window > 0 else np.int64(0)
-            factor = softmax_block(
-                blocks + c * BLOCK_TOKENS * 4,
-                begin,
-                position,
-                first,
-                scale,
-                peaks + 4 * c,
-                sums + c * LANES * 4,
-            )
-            m.put_f32(factors + 4 * c, factor)
-        block_outputs(
-            w,
-            values,
-            max(low - begin, 0),
-            min(high - begin, BLOCK_TOKENS),
-            blocks,
-            factors,
-            out,
-            total,
-        )
-    for c in range(total):
-        target = (
-            w[Q_OUTPUT]
-            + (start + c // group) * w[Q_OUTPUT + 1]
-            + first_column
-            + c % group * head * 4
-        )
-        share = v.splat(np.float32(1) / v.total(v.load(sums + c * LANES * 4)))
-        for d in range(0, head, LANES):
-            value = v.mul(v.load(out + (c * pad + d) * 4), share)
-            v.store_head(target + 4 * d, value, min(LANES, head - d))
-
-
 @kernel(boundscheck=False)
 def tile_rows(w):
     """Rows of a tile."""
@@ -349,40 +74,132 @@ def tile_rows(w):
 
 
 @kernel(boundscheck=False)
-def attention_items(w, lanes):
-    """Work items of all live lanes."""
-    rows = tile_rows(w)
-    tiles = np.int64(0)
-    for lane in range(lanes):
-        tiles += (m.get_i32(w[Q_LENGTH] + lane * w[Q_LENGTH + 1]) + rows - 1) // rows
-    return tiles * w[Q_KEY_HEADS]
+def span_of(w, start, count):
+    """First token and end of the history that packed rows start..start+count-1 see."""
+    step, window = w[Q_POSITION + 1], w[Q_WINDOW]
+    high = m.get_i32(w[Q_POSITION] + (start + count - 1) * step) + 1
+    first = m.get_i32(w[Q_POSITION] + start * step)
+    return max(0, first - window + 1) if window > 0 else np.int64(0), high
 
 
 @kernel(boundscheck=False)
-def attention(w, lanes, control, step, total, scratch):
-    """Claims and runs work items; how many it ran."""
+def lane_cut(w, lane, split):
+    """Tiles of a lane, and segments of each that are computed apart (1: they are not)."""
+    length = m.get_i32(w[Q_LENGTH] + lane * w[Q_LENGTH + 1])
+    rows = tile_rows(w)
+    tiles = (length + rows - 1) // rows
+    if not split or tiles == 0:
+        return tiles, np.int64(1)
+    _, high = span_of(w, m.get_i32(w[Q_START] + lane * w[Q_START + 1]), length)
+    return tiles, (high - 1) // SEGMENT_TOKENS + 1
+
+
+@kernel(boundscheck=False)
+def splits(w, lanes, threads):
+    """Whether segments are computed apart: too few items, and room for their states."""
+    items = np.int64(0)
+    for lane in range(lanes):
+        tiles, _ = lane_cut(w, lane, False)
+        items += tiles * w[Q_KEY_HEADS]
+    return items < min(threads * SPLIT_ITEMS + 1, w[Q_COUNTERS] + 1)
+
+
+@kernel(boundscheck=False)
+def attention_chunks(w, lanes, threads):
+    """Chunks of the operation."""
+    split = splits(w, lanes, threads)
+    chunks = np.int64(0)
+    for lane in range(lanes):
+        tiles, segments = lane_cut(w, lane, split)
+        chunks += tiles * segments
+    return chunks * w[Q_KEY_HEADS]
+
+
+@kernel(boundscheck=False)
+def attend(w, lane, start, count, key_head, scratch):
+    """Outputs of `count` packed rows from `start`, segment after segment."""
+    pad = head_pad(w[Q_HEAD])
+    total = count * (w[Q_HEADS] // w[Q_KEY_HEADS])
+    queries = scratch + 32 * GROUPS + total * (4 * BLOCK_TOKENS + 4)
+    state = (queries + total * pad * 4 + LINE - 1) // LINE * LINE
+    part = (outputs_at(state, total) + total * pad * 4 + LINE - 1) // LINE * LINE
+    gather_queries(w, start, count, key_head, queries)
+    clear_state(state, total, pad)
+    low, high = span_of(w, start, count)
+    for segment in range(low // SEGMENT_TOKENS, (high - 1) // SEGMENT_TOKENS + 1):
+        begin = max(low, segment * SEGMENT_TOKENS)
+        end = min(high, (segment + 1) * SEGMENT_TOKENS)
+        if begin == low:
+            attend_span(w, lane, start, total, key_head, begin, end, queries, scratch, state)
+        else:
+            clear_state(part, total, pad)
+            attend_span(w, lane, start, total, key_head, begin, end, queries, scratch, part)
+            merge_state(state, part, total, pad)
+    write_outputs(w, start, count, key_head, state)
+
+
+@kernel(boundscheck=False)
+def attend_part(
+    w, lane, start, count, key_head, segment, segments, parts, scratch, control, counter
+):
+    """One segment of an item into its part; the last one to finish merges them all."""
+    pad = head_pad(w[Q_HEAD])
+    total = count * (w[Q_HEADS] // w[Q_KEY_HEADS])
+    queries = scratch + 32 * GROUPS + total * (4 * BLOCK_TOKENS + 4)
+    part = parts + segment * w[Q_PART_BYTES]
+    low, high = span_of(w, start, count)
+    begin = max(low, segment * SEGMENT_TOKENS)
+    end = min(high, (segment + 1) * SEGMENT_TOKENS)
+    clear_state(part, total, pad)
+    if begin < end:
+        gather_queries(w, start, count, key_head, queries)
+        attend_span(w, lane, start, total, key_head, begin, end, queries, scratch, part)
+    if fetch_add(control, counter, 1) == segments - 1:
+        control[counter] = 0
+        for i in range(1, segments):
+            merge_state(parts, parts + i * w[Q_PART_BYTES], total, pad)
+        write_outputs(w, start, count, key_head, parts)
+
+
+@kernel(boundscheck=False)
+def attention(w, lanes, threads, control, counters, step, total, scratch):
+    """Claims and runs chunks; how many it ran. counters: the first of the control's counters."""
     key_heads = w[Q_KEY_HEADS]
     rows = tile_rows(w)
+    split = splits(w, lanes, threads)
     ran = 0
     chunk = next_chunk(control, step, total)
-    before = np.int64(0)
+    before, items = np.int64(0), np.int64(0)
     for lane in range(lanes):
         length = m.get_i32(w[Q_LENGTH] + lane * w[Q_LENGTH + 1])
-        items = (length + rows - 1) // rows * key_heads
-        while 0 <= chunk < before + items:
-            item = chunk - before
-            first = item // key_heads * rows
-            start = m.get_i32(w[Q_START] + lane * w[Q_START + 1]) + first
-            attend(w, lane, start, min(rows, length - first), item % key_heads, scratch)
+        start = m.get_i32(w[Q_START] + lane * w[Q_START + 1])
+        tiles, segments = lane_cut(w, lane, split)
+        chunks = tiles * segments * key_heads
+        while 0 <= chunk < before + chunks:
+            item, segment = (chunk - before) // segments, (chunk - before) % segments
+            first, key_head = item // key_heads * rows, item % key_heads
+            count = min(rows, length - first)
+            if segments == 1:
+                attend(w, lane, start + first, count, key_head, scratch)
+            else:
+                number = items + item
+                parts = w[Q_PARTS] + number * w[Q_SEGMENTS] * w[Q_PART_BYTES]
+                counter = counters + number
+                attend_part(
+                    w,
+                    lane,
+                    start + first,
+                    count,
+                    key_head,
+                    segment,
+                    segments,
+                    parts,
+                    scratch,
+                    control,
+                    counter,
+                )
             ran += 1
             chunk = next_chunk(control, step, total)
-        before += items
+        before += chunks
+        items += tiles * key_heads
     return ran + 1 if chunk >= 0 else ran  # without items, a chunk stands for the empty step
-
-
-def scratch_bytes(group: int, head: int) -> int:
-    """Scratch of one thread for one tile."""
-    each = OUTPUT_VECTORS * LANES
-    pad = -(-head // each) * each
-    total = max(QUERIES, group)
-    return 256 + total * (8 + 4 * LANES + 4 * BLOCK_TOKENS + 8 * pad)

@@ -113,6 +113,8 @@ class Memory:
             address = (self._weight(buffer, panel.matrix_bytes if panel else nbytes),) * 2
         elif buffer.kind in (STATE, CACHE, SCRATCH):
             memory = aligned_zeros(nbytes)
+            if buffer.kind != CACHE:  # a cache is backed by the kernel as it fills
+                memory[:] = 0
             self.owned[index] = memory
             address = (memory.ctypes.data,) * 2
         elif buffer.kind == STAGING:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import typeof, types
 
 from helios_dod.executors.base import DeviceError, Geometry
-from helios_dod.executors.host import attention, buffers, plan, products, run
+from helios_dod.executors.host import attention, attention_tile, buffers, plan, products, run
 from helios_dod.limits import FRAMES_MAX
 
 HOST_COPIES = 256  # page pairs of one copy_pages submission
@@ -25,8 +25,10 @@ class HostExecutor:
     name = "host"
 
     def __init__(self, threads: int | None = None) -> None:
-        self.thread_count = threads or os.cpu_count() or 1
-        self._control = buffers.aligned_zeros(run.CONTROL_WORDS * 8).view(np.int64)
+        self.thread_count = threads or len(os.sched_getaffinity(0))
+        self._items = attention.SPLIT_ITEMS * self.thread_count
+        words = run.CONTROL_WORDS + self._items
+        self._control = buffers.aligned_zeros(words * 8).view(np.int64)
         self._queue = (
             buffers.aligned_zeros(run.QUEUE * run.QUEUE_WORDS * 8)
             .view(np.int64)
@@ -79,12 +81,24 @@ class HostExecutor:
                 steps.append(own + [sum(map(len, tables)), 0])
                 tables.append(table)
         self._operations, self._steps = np.concatenate(tables), np.concatenate(steps)
+        self._give_parts()
         self._scratch = [
             buffers.aligned_zeros(self._scratch_bytes(planners[0]))
             for _ in range(self.thread_count)
         ]
         self._compile()
         self._start()
+
+    def _give_parts(self) -> None:
+        """Memory for the states of attention segments that are computed apart."""
+        rows = self._operations[:, 0] == plan.ATTENTION
+        segments = (
+            self._operations[rows, attention.Q_PART_BYTES]
+            * self._operations[rows, attention.Q_SEGMENTS]
+        )
+        self._parts = buffers.aligned_zeros(int(segments.max(initial=0)) * self._items)
+        self._operations[rows, attention.Q_PARTS] = self._parts.ctypes.data
+        self._operations[rows, attention.Q_COUNTERS] = self._items
 
     def _copy_words(self) -> np.ndarray:
         """The page copy that copy_pages submits: its pairs lie in the executor's own arrays."""
@@ -104,7 +118,7 @@ class HostExecutor:
 
     def _scratch_bytes(self, planner: plan.Planner) -> int:
         sampling = 4 * (planner.vocabulary + planner.vocabulary // 16 + 64)
-        heads = max(attention.scratch_bytes(*pair) for pair in planner.scratch_heads)
+        heads = max(attention_tile.scratch_bytes(*pair) for pair in planner.scratch_heads)
         return max(products.SCRATCH_BYTES, heads, sampling, 8 * planner.rotary_count)
 
     def _compile(self) -> None:

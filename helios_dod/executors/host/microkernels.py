@@ -389,7 +389,7 @@ def tile(
                 at_x = builder.mul(first_column, ir.Constant(I64, 4))
                 for j in range(unroll):
                     behind = builder.mul(_plus(builder, first_column, j), speed)
-                    _prefetch(builder, builder.gep(wanted, [behind]), CACHE_LINE, 0, TILE_LEVEL)
+                    _prefetch(builder, builder.gep(wanted, [behind]), 2 * CACHE_LINE, 0, TILE_LEVEL)
                     column(at_w, at_x, acc, j)
                 return acc
 

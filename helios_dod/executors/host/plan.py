@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.host.attention_tile import QUERIES, SEGMENT_TOKENS, state_bytes
 from helios_dod.executors.host.buffers import ITEM_BYTES, Bound, Memory
 from helios_dod.executors.host.microkernels import variant_of
 
@@ -63,6 +64,8 @@ class Planner:
     def __init__(self, memory: Memory, geometry: Geometry, frame: int) -> None:
         self.memory, self.geometry, self.frame = memory, geometry, frame
         self.scratch_heads = {(1, 1)}  # (group, head) of every attention
+        context = geometry.pages_per_request * geometry.page_tokens
+        self.segments = -(-context // SEGMENT_TOKENS)
         self.vocabulary = 0
         self.rotary_count = 0
 
@@ -267,6 +270,9 @@ class Planner:
             *self._operands(op, "query_start query_length"),
             self.geometry.page_tokens,
             keys.dtype,
+            0,  # parts: the executor's, once their size is known
+            state_bytes(max(QUERIES, op.heads // op.key_heads), op.head),
+            self.segments,
         ]
 
     def _activation(self, op: Any) -> tuple[int, list[int]]:

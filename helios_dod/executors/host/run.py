@@ -11,14 +11,14 @@ import numpy as np
 
 from helios_dod.executors.host import memory as m
 from helios_dod.executors.host import plan, rows, sampling
-from helios_dod.executors.host.attention import attention, attention_items, cache_write
+from helios_dod.executors.host.attention import attention, attention_chunks, cache_write
 from helios_dod.executors.host.chunks import CLAIM, LINE, SHIFT, next_chunk
 from helios_dod.executors.host.products import product, product_chunks
 from helios_dod.system import fetch_add, kernel, load_acquire, store_release
 
 FINISHED, SUBMITTED, COMPLETED, RAN, SLEEPERS, STOP = (LINE * i for i in range(1, 7))
 WAKE, DONE, THREADS, NEXT_STEP = LINE * 7, LINE * 8, LINE * 9, LINE * 10
-CONTROL_WORDS = LINE * 11
+CONTROL_WORDS = LINE * 11  # behind them: a counter for each attention item in segments
 QUEUE = 4  # submissions that may wait or run
 # Words of a queue entry. STEP: number of its first step, counted over all programs.
 FIRST, COUNT, LIVE_PACKED, LIVE_LANES, LIVE_SAMPLED, SEQUENCE, STEP = range(7)
@@ -108,7 +108,7 @@ def chunks_of(w, live, lanes, threads):
     if kind == plan.PRODUCT:
         return max(1, product_chunks(w, live, threads))
     if kind == plan.ATTENTION:
-        return max(1, attention_items(w, lanes))
+        return max(1, attention_chunks(w, lanes, threads))
     if kind == plan.COPY_PAGES:
         return max(1, w[7])
     if kind == plan.ADVANCE or kind == plan.UPDATE_PAGE_TABLE:
@@ -134,7 +134,7 @@ def run_step(control, entry, operations, first, count, step, threads, scratch):
     if kind == plan.PRODUCT:
         ran = product(w, live, threads, control, step, total, scratch)
     elif kind == plan.ATTENTION:
-        ran = attention(w, lanes, control, step, total, scratch)
+        ran = attention(w, lanes, threads, control, CONTROL_WORDS, step, total, scratch)
     elif kind == plan.COPY_PAGES:
         ran = copy_pages(w, control, step, total)
     else:

@@ -160,24 +160,22 @@ def sum_exponentials(x, count, top):
 
 
 @kernel(boundscheck=False)
-def mass_above(x, count, threshold, counting):
-    """Number (or sum) of the values that are at least a threshold."""
+def mass_above(x, count, threshold):
+    """Sum and number of the values that are at least a threshold."""
     bound, zero, one = v.splat(threshold), v.splat(F0), v.splat(F1)
-    acc = zero
+    sums, numbers = zero, zero
     whole = count // LANES * LANES
-    if counting:
-        for i in range(0, whole, LANES):
-            acc = v.add(acc, v.where_greater(bound, v.load(x + 4 * i), zero, one))
-    else:
-        for i in range(0, whole, LANES):
-            value = v.load(x + 4 * i)
-            acc = v.add(acc, v.where_greater(bound, value, zero, value))
-    sum_ = v.total(acc)
+    for i in range(0, whole, LANES):
+        value = v.load(x + 4 * i)
+        sums = v.add(sums, v.where_greater(bound, value, zero, value))
+        numbers = v.add(numbers, v.where_greater(bound, value, zero, one))
+    sum_, number = v.total(sums), v.total(numbers)
     for i in range(whole, count):
         value = m.get_f32(x + 4 * i)
         if value >= threshold:
-            sum_ += F1 if counting else value
-    return sum_
+            sum_ += value
+            number += F1
+    return sum_, number
 
 
 @kernel(boundscheck=False)
@@ -195,20 +193,17 @@ def ordered_key(value):
 
 
 @kernel(boundscheck=False)
-def gather_above(x, count, threshold, out, room):
-    """Copies the values that are at least a threshold; their number, or -1 beyond `room`."""
+def gather_above(x, count, threshold, out):
+    """Copies the values that are at least a threshold; their number."""
     bound = v.splat(threshold)
     found = 0
     for i in range(0, count, LANES):
         some = min(LANES, count - i)
-        if some == LANES and not v.any_greater(v.load(x + 4 * i), bound):
-            if v.largest(v.load(x + 4 * i)) < threshold:
-                continue
+        if some == LANES and not v.any_at_least(v.load(x + 4 * i), bound):
+            continue
         for j in range(i, i + some):
             value = m.get_f32(x + 4 * j)
             if value >= threshold:
-                if found == room:
-                    return np.int64(-1)
                 m.put_f32(out + 4 * found, value)
                 found += 1
     return np.int64(found)
@@ -216,20 +211,20 @@ def gather_above(x, count, threshold, out, room):
 
 @kernel(boundscheck=False)
 def threshold_for(x, count, wanted, counting, low, high, candidates, room):
-    """Largest f32 t with mass_above(x, t) >= wanted; mass_above(x, low) >= wanted already.
+    """Largest f32 t such that the number (or sum) of values x >= t is `wanted` at least.
 
-    Bisects on ordered keys. Once few values are left, only they are looked at."""
+    Bisects on ordered keys; `low` is low enough. Once no more than `room` values are left, only
+    they are looked at."""
     a, b = ordered_key(low), ordered_key(high) + 1  # mass(a) >= wanted > mass(b)
     gathered = False
     while b - a > 1:
         middle = (a + b) >> 1
-        mass = mass_above(x, count, ordered_float(middle), counting)
-        if mass >= wanted:
+        mass, number = mass_above(x, count, ordered_float(middle))
+        if (number if counting else mass) >= wanted:
             a = middle
-            if not gathered:
-                found = gather_above(x, count, ordered_float(a), candidates, room)
-                if found >= 0:
-                    x, count, gathered = candidates, found, True
+            if not gathered and number <= room:
+                count = gather_above(x, count, ordered_float(a), candidates)
+                x, gathered = candidates, True
         else:
             b = middle
     return ordered_float(a)

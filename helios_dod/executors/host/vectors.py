@@ -272,16 +272,25 @@ def largest(typing_context, value):
     )
 
 
+def _any(builder: Any, mask: Any) -> Any:
+    bits = builder.bitcast(mask, ir.IntType(LANES))
+    return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+
 @intrinsic
 def any_greater(typing_context, a, b):
     """Whether a > b in some lane."""
+    return types.boolean(vector, vector), lambda context, builder, signature, args: _any(
+        builder, builder.fcmp_ordered(">", *args)
+    )
 
-    def generate(context, builder, signature, args):
-        mask = builder.fcmp_ordered(">", args[0], args[1])
-        bits = builder.bitcast(mask, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
-    return types.boolean(vector, vector), generate
+@intrinsic
+def any_at_least(typing_context, a, b):
+    """Whether a >= b in some lane."""
+    return types.boolean(vector, vector), lambda context, builder, signature, args: _any(
+        builder, builder.fcmp_ordered(">=", *args)
+    )
 
 
 def power_of_e(builder: Any, x: Any) -> Any:

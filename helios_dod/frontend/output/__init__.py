@@ -1,0 +1,1 @@
+"""What the model says: incremental parsers of content, reasoning and tool calls."""

@@ -1,0 +1,19 @@
+"""Kind 2 syntaxes: argument tags. Source: the chat templates that write them.
+
+Newlines between tags are written by some of the templates and accepted always.
+"""
+
+from helios_dod.frontend.output.families.thinking import THINK
+from helios_dod.frontend.output.syntax import EnvelopeSyntax, OutputSyntax, PairSyntax
+
+PAIRS = PairSyntax(
+    call_open="<tool_call>", call_close="</tool_call>", key_open="<arg_key>",
+    key_close="</arg_key>", value_open="<arg_value>", value_close="</arg_value>", lead="\n",
+    python_literals=True)
+
+ARGUMENT_TAGS = OutputSyntax(
+    PAIRS, THINK,
+    tokens=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
+            "</arg_value>", "<think>", "</think>"),
+    dropped=("<|user|>", "<|observation|>", "<|endoftext|>", "<|assistant|>", "<|system|>"),
+    envelope=EnvelopeSyntax("<|assistant|>", ("<|user|>", "<|observation|>", "<|system|>")))

@@ -1,0 +1,78 @@
+"""Decoding of requests under arbitrary input: a request or a named refusal, nothing else."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from helios_dod.frontend.requests import (
+    BOUNDS,
+    UNSUPPORTED,
+    ChatRequest,
+    Message,
+    RequestError,
+    decode_chat,
+    plain_messages,
+)
+
+NAMES = [*ChatRequest.__struct_fields__, *Message.__struct_fields__, "type", "text", "x"]
+SCALARS = some.one_of(
+    some.none(), some.booleans(), some.integers(), some.floats(allow_nan=False, width=32),
+    some.text(max_size=8), some.sampled_from(["user", "system", "auto", "text", "none"]))
+VALUES = some.recursive(
+    SCALARS, lambda inner: some.lists(inner, max_size=4) | some.dictionaries(
+        some.sampled_from(NAMES), inner, max_size=4), max_leaves=8)
+MESSAGE = {"role": "user", "content": "x"}
+
+
+def check(body: bytes) -> None:
+    try:
+        request = decode_chat(body)
+    except RequestError as error:
+        assert str(error) and error.code
+        return
+    for name, (low, high) in BOUNDS.items():
+        value = getattr(request, name)
+        assert value is None or low <= value <= high
+    assert plain_messages(request)
+    for name in UNSUPPORTED:
+        assert getattr(request, name, None) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(some.binary(max_size=64))
+def test_any_bytes(body: bytes) -> None:
+    check(body)
+
+
+@settings(max_examples=600, deadline=None)
+@given(some.dictionaries(some.sampled_from(NAMES), VALUES, max_size=6), some.booleans())
+def test_any_object(fields: dict[str, Any], valid: bool) -> None:
+    base = {"model": "m", "messages": [MESSAGE]} if valid else {}
+    check(json.dumps({**base, **fields} if not valid else {**fields, **base}).encode())
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDS))
+def test_bounds_are_inclusive_and_named(name: str) -> None:
+    low, high = BOUNDS[name]
+    fields = {"model": "m", "messages": [MESSAGE], "logprobs": True}
+    for value in (low, high):
+        if (name, value) != ("top_p", 0):
+            assert getattr(decode_chat(json.dumps({**fields, name: value}).encode()), name) == value
+    step = 1 if isinstance(low, int) and abs(high) > 100 else 0.5
+    for value in (low - max(step, 1), high + max(step, 1)):
+        with pytest.raises(RequestError, match=name) as caught:
+            decode_chat(json.dumps({**fields, name: value}).encode())
+        assert caught.value.param == name
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_unsupported_fields_are_refused_by_name(name: str) -> None:
+    in_message = name not in ChatRequest.__struct_fields__
+    for value in ({}, "x", 1, []):
+        fields: dict[str, Any] = {"model": "m", "messages": [dict(MESSAGE)]}
+        (fields["messages"][0] if in_message else fields)[name] = value
+        with pytest.raises(RequestError, match=f"{name}' is not supported"):
+            decode_chat(json.dumps(fields).encode())
