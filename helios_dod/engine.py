@@ -102,6 +102,15 @@ class Engine:
         self._seen = self._ends.copy()
         self.failure: DeviceError | None = None
 
+    def warm(self) -> None:
+        """Compiles, or loads from the cache, everything that the loop calls. Nothing happens on a
+        world without work."""
+        self.step()
+        self.woken_frontends()
+        retirable(self.world)
+        undelivered(self.world)
+        self.idle()
+
     def step(self) -> bool:
         """One tick and its launches. True if a frame was launched."""
         begin(self.world, self.clock(), self._poll())

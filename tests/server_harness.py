@@ -11,10 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from helios_dod.server.processes import die_with_parent
 
 HERE = Path(__file__).parent
 PATIENCE_S = 120
@@ -40,7 +43,8 @@ class Server:
         path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env={**os.environ, "PYTHONPATH": path, **env}, start_new_session=True)
+            text=True, env={**os.environ, "PYTHONPATH": path, **env}, start_new_session=True,
+            preexec_fn=partial(die_with_parent, os.getpid()))
         self.pid = self.process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

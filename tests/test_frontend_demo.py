@@ -1,6 +1,6 @@
 """The demo core's text against what others computed (tests/oracles/smollm2_text.py says who).
 
-Needs the demo core in the user's cache folder (`make serve` puts it there)."""
+The demo core is prepared where it is missing, as `helios serve` does."""
 
 import json
 import random
@@ -9,18 +9,15 @@ import pytest
 import text_tables
 from server_harness import HERE
 
-from helios_dod.cores.demo import demo_core_path
+from helios_dod.cores.demo import demo_core
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.text import TextStream
 from helios_dod.server.load_assets import load_assets
 
-pytestmark = pytest.mark.skipif(
-    not demo_core_path().exists(), reason="the demo core is not prepared; `make serve` does it")
-
 
 @pytest.fixture(scope="module")
 def preparer() -> Preparer:
-    return Preparer(load_assets(demo_core_path()))
+    return Preparer(load_assets(demo_core()))
 
 
 def fixture(name: str) -> dict:

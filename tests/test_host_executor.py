@@ -12,6 +12,7 @@ from host_machine import Machine
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.base import DeviceError
 from helios_dod.executors.host import run
+from helios_dod.executors.host.chunks import CLAIM
 from helios_dod.executors.host.executor import HostExecutor
 
 
@@ -91,6 +92,19 @@ def test_a_full_queue_and_a_dead_thread_are_errors() -> None:
         m.executor.poll()
     with pytest.raises(DeviceError, match="cause"):
         m.executor.submit(0, 0, 10_000)
+    m.executor.close()
+
+
+def test_a_thread_that_dies_within_a_chunk_does_not_hang_the_others() -> None:
+    m = counter(2)
+    m.live(0, 16, 0)
+    m.executor._control[CLAIM] += 1  # a claimed chunk that nobody will finish
+    m.executor.submit(0, 0, 1)
+    time.sleep(0.01)
+    assert m.executor.poll() == 0
+    m.executor._failure = ValueError("cause")
+    with pytest.raises(DeviceError, match="cause"):
+        m.executor.drain()
     m.executor.close()
 
 

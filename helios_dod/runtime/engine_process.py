@@ -25,9 +25,7 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     executor = HostExecutor(options.threads)
     with compile_line("compiling for this processor"):
         engine = load(made, executor, memory)
-        engine.step()  # an idle tick: everything that the loop calls is compiled before `ready`
-        engine.idle()
-        engine.woken_frontends()
+        engine.warm()  # nothing compiles after `ready`
     options.ready()
 
     def notify(frontend: int) -> None:

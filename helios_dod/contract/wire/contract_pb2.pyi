@@ -78,11 +78,60 @@ class ToolSyntax(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TOOL_SYNTAX_UNSPECIFIED: _ClassVar[ToolSyntax]
     TOOL_NONE: _ClassVar[ToolSyntax]
+    PARAMETER_TAGS: _ClassVar[ToolSyntax]
+    KEY_VALUE_TAGS: _ClassVar[ToolSyntax]
+    TYPED_ELEMENTS: _ClassVar[ToolSyntax]
+    MARKED_JSON: _ClassVar[ToolSyntax]
+    FRAMED_CALLS: _ClassVar[ToolSyntax]
 
 class ReasoningSyntax(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REASONING_SYNTAX_UNSPECIFIED: _ClassVar[ReasoningSyntax]
     REASONING_NONE: _ClassVar[ReasoningSyntax]
+    THINK_TAGS: _ClassVar[ReasoningSyntax]
+    THINK_ELEMENT: _ClassVar[ReasoningSyntax]
+    REASONING_FRAMES: _ClassVar[ReasoningSyntax]
+
+class ArgumentTyping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ARGUMENT_TYPING_UNSPECIFIED: _ClassVar[ArgumentTyping]
+    TYPED_BY_ATTRIBUTE: _ClassVar[ArgumentTyping]
+    TYPED_BY_SCHEMA: _ClassVar[ArgumentTyping]
+    TYPED_BY_SCHEMA_THEN_JSON: _ClassVar[ArgumentTyping]
+    TYPED_BY_JSON: _ClassVar[ArgumentTyping]
+
+class UnionReading(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNION_READING_UNSPECIFIED: _ClassVar[UnionReading]
+    UNION_TEXT: _ClassVar[UnionReading]
+    UNION_JSON_FIRST: _ClassVar[UnionReading]
+
+class OrphanCalls(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ORPHAN_CALLS_UNSPECIFIED: _ClassVar[OrphanCalls]
+    ORPHAN_TEXT: _ClassVar[OrphanCalls]
+    ORPHAN_AT_NAME: _ClassVar[OrphanCalls]
+    ORPHAN_AT_END: _ClassVar[OrphanCalls]
+
+class NamePlace(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NAME_PLACE_UNSPECIFIED: _ClassVar[NamePlace]
+    NAME_IN_OBJECT: _ClassVar[NamePlace]
+    NAME_BEFORE_JSON: _ClassVar[NamePlace]
+    NAME_IN_IDENTIFIER: _ClassVar[NamePlace]
+
+class CallIds(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CALL_IDS_UNSPECIFIED: _ClassVar[CallIds]
+    CALL_ID_PREFIXED: _ClassVar[CallIds]
+    CALL_ID_SHORT: _ClassVar[CallIds]
+    CALL_ID_GENERATED: _ClassVar[CallIds]
+
+class UnknownNames(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNKNOWN_NAMES_UNSPECIFIED: _ClassVar[UnknownNames]
+    UNKNOWN_NAMES_DROP: _ClassVar[UnknownNames]
+    UNKNOWN_NAMES_KEEP: _ClassVar[UnknownNames]
 
 class TextDecoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -145,8 +194,39 @@ RECURRENT: HistoryKind
 CONTINUATION: HistoryKind
 TOOL_SYNTAX_UNSPECIFIED: ToolSyntax
 TOOL_NONE: ToolSyntax
+PARAMETER_TAGS: ToolSyntax
+KEY_VALUE_TAGS: ToolSyntax
+TYPED_ELEMENTS: ToolSyntax
+MARKED_JSON: ToolSyntax
+FRAMED_CALLS: ToolSyntax
 REASONING_SYNTAX_UNSPECIFIED: ReasoningSyntax
 REASONING_NONE: ReasoningSyntax
+THINK_TAGS: ReasoningSyntax
+THINK_ELEMENT: ReasoningSyntax
+REASONING_FRAMES: ReasoningSyntax
+ARGUMENT_TYPING_UNSPECIFIED: ArgumentTyping
+TYPED_BY_ATTRIBUTE: ArgumentTyping
+TYPED_BY_SCHEMA: ArgumentTyping
+TYPED_BY_SCHEMA_THEN_JSON: ArgumentTyping
+TYPED_BY_JSON: ArgumentTyping
+UNION_READING_UNSPECIFIED: UnionReading
+UNION_TEXT: UnionReading
+UNION_JSON_FIRST: UnionReading
+ORPHAN_CALLS_UNSPECIFIED: OrphanCalls
+ORPHAN_TEXT: OrphanCalls
+ORPHAN_AT_NAME: OrphanCalls
+ORPHAN_AT_END: OrphanCalls
+NAME_PLACE_UNSPECIFIED: NamePlace
+NAME_IN_OBJECT: NamePlace
+NAME_BEFORE_JSON: NamePlace
+NAME_IN_IDENTIFIER: NamePlace
+CALL_IDS_UNSPECIFIED: CallIds
+CALL_ID_PREFIXED: CallIds
+CALL_ID_SHORT: CallIds
+CALL_ID_GENERATED: CallIds
+UNKNOWN_NAMES_UNSPECIFIED: UnknownNames
+UNKNOWN_NAMES_DROP: UnknownNames
+UNKNOWN_NAMES_KEEP: UnknownNames
 TEXT_DECODING_UNSPECIFIED: TextDecoding
 BYTE_LEVEL: TextDecoding
 BYTE_FALLBACK: TextDecoding
@@ -235,8 +315,232 @@ class CacheContract(_message.Message):
     cursor_lag_tokens: int
     def __init__(self, page_tokens: _Optional[int] = ..., regions: _Optional[_Iterable[_Union[HistoryRegion, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[PageTableView, _Mapping]]] = ..., cursor_lag_tokens: _Optional[int] = ...) -> None: ...
 
+class AttributeEscape(_message.Message):
+    __slots__ = ("escape", "character")
+    ESCAPE_FIELD_NUMBER: _ClassVar[int]
+    CHARACTER_FIELD_NUMBER: _ClassVar[int]
+    escape: str
+    character: str
+    def __init__(self, escape: _Optional[str] = ..., character: _Optional[str] = ...) -> None: ...
+
+class ThinkSyntax(_message.Message):
+    __slots__ = ("open", "close", "open_newlines", "close_newlines", "answer_newlines")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_NEWLINES_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_NEWLINES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_NEWLINES_FIELD_NUMBER: _ClassVar[int]
+    open: str
+    close: str
+    open_newlines: str
+    close_newlines: str
+    answer_newlines: str
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., open_newlines: _Optional[str] = ..., close_newlines: _Optional[str] = ..., answer_newlines: _Optional[str] = ...) -> None: ...
+
+class EnvelopeSyntax(_message.Message):
+    __slots__ = ("opener", "boundaries")
+    OPENER_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    opener: str
+    boundaries: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, opener: _Optional[str] = ..., boundaries: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TagSyntax(_message.Message):
+    __slots__ = ("wrapper_open", "wrapper_close", "invoke_open", "invoke_close", "parameter_open", "parameter_close", "typing", "quoted", "string_attribute", "edge_newlines", "implicit_ends", "confirm_close", "lead", "wrapper_misspelled", "orphan", "json_body", "malformed_is_text", "fences", "unwrap", "python_literals", "unions")
+    WRAPPER_OPEN_FIELD_NUMBER: _ClassVar[int]
+    WRAPPER_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    INVOKE_OPEN_FIELD_NUMBER: _ClassVar[int]
+    INVOKE_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_OPEN_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    TYPING_FIELD_NUMBER: _ClassVar[int]
+    QUOTED_FIELD_NUMBER: _ClassVar[int]
+    STRING_ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    EDGE_NEWLINES_FIELD_NUMBER: _ClassVar[int]
+    IMPLICIT_ENDS_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
+    WRAPPER_MISSPELLED_FIELD_NUMBER: _ClassVar[int]
+    ORPHAN_FIELD_NUMBER: _ClassVar[int]
+    JSON_BODY_FIELD_NUMBER: _ClassVar[int]
+    MALFORMED_IS_TEXT_FIELD_NUMBER: _ClassVar[int]
+    FENCES_FIELD_NUMBER: _ClassVar[int]
+    UNWRAP_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_LITERALS_FIELD_NUMBER: _ClassVar[int]
+    UNIONS_FIELD_NUMBER: _ClassVar[int]
+    wrapper_open: str
+    wrapper_close: str
+    invoke_open: str
+    invoke_close: str
+    parameter_open: str
+    parameter_close: str
+    typing: ArgumentTyping
+    quoted: bool
+    string_attribute: str
+    edge_newlines: bool
+    implicit_ends: bool
+    confirm_close: bool
+    lead: str
+    wrapper_misspelled: _containers.RepeatedScalarFieldContainer[str]
+    orphan: OrphanCalls
+    json_body: bool
+    malformed_is_text: bool
+    fences: bool
+    unwrap: _containers.RepeatedScalarFieldContainer[str]
+    python_literals: bool
+    unions: UnionReading
+    def __init__(self, wrapper_open: _Optional[str] = ..., wrapper_close: _Optional[str] = ..., invoke_open: _Optional[str] = ..., invoke_close: _Optional[str] = ..., parameter_open: _Optional[str] = ..., parameter_close: _Optional[str] = ..., typing: _Optional[_Union[ArgumentTyping, str]] = ..., quoted: _Optional[bool] = ..., string_attribute: _Optional[str] = ..., edge_newlines: _Optional[bool] = ..., implicit_ends: _Optional[bool] = ..., confirm_close: _Optional[bool] = ..., lead: _Optional[str] = ..., wrapper_misspelled: _Optional[_Iterable[str]] = ..., orphan: _Optional[_Union[OrphanCalls, str]] = ..., json_body: _Optional[bool] = ..., malformed_is_text: _Optional[bool] = ..., fences: _Optional[bool] = ..., unwrap: _Optional[_Iterable[str]] = ..., python_literals: _Optional[bool] = ..., unions: _Optional[_Union[UnionReading, str]] = ...) -> None: ...
+
+class PairSyntax(_message.Message):
+    __slots__ = ("call_open", "call_close", "key_open", "key_close", "value_open", "value_close", "typing", "lead", "python_literals", "unions")
+    CALL_OPEN_FIELD_NUMBER: _ClassVar[int]
+    CALL_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    KEY_OPEN_FIELD_NUMBER: _ClassVar[int]
+    KEY_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_OPEN_FIELD_NUMBER: _ClassVar[int]
+    VALUE_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    TYPING_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_LITERALS_FIELD_NUMBER: _ClassVar[int]
+    UNIONS_FIELD_NUMBER: _ClassVar[int]
+    call_open: str
+    call_close: str
+    key_open: str
+    key_close: str
+    value_open: str
+    value_close: str
+    typing: ArgumentTyping
+    lead: str
+    python_literals: bool
+    unions: UnionReading
+    def __init__(self, call_open: _Optional[str] = ..., call_close: _Optional[str] = ..., key_open: _Optional[str] = ..., key_close: _Optional[str] = ..., value_open: _Optional[str] = ..., value_close: _Optional[str] = ..., typing: _Optional[_Union[ArgumentTyping, str]] = ..., lead: _Optional[str] = ..., python_literals: _Optional[bool] = ..., unions: _Optional[_Union[UnionReading, str]] = ...) -> None: ...
+
+class ElementSyntax(_message.Message):
+    __slots__ = ("open", "close", "separator", "message", "think", "response", "tools", "call", "argument", "json", "name_attribute", "key_attribute", "type_attribute", "string_type", "escapes")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    THINK_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    NAME_ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    KEY_ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    STRING_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ESCAPES_FIELD_NUMBER: _ClassVar[int]
+    open: str
+    close: str
+    separator: str
+    message: str
+    think: str
+    response: str
+    tools: str
+    call: str
+    argument: str
+    json: str
+    name_attribute: str
+    key_attribute: str
+    type_attribute: str
+    string_type: str
+    escapes: _containers.RepeatedCompositeFieldContainer[AttributeEscape]
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., separator: _Optional[str] = ..., message: _Optional[str] = ..., think: _Optional[str] = ..., response: _Optional[str] = ..., tools: _Optional[str] = ..., call: _Optional[str] = ..., argument: _Optional[str] = ..., json: _Optional[str] = ..., name_attribute: _Optional[str] = ..., key_attribute: _Optional[str] = ..., type_attribute: _Optional[str] = ..., string_type: _Optional[str] = ..., escapes: _Optional[_Iterable[_Union[AttributeEscape, _Mapping]]] = ...) -> None: ...
+
+class JsonSyntax(_message.Message):
+    __slots__ = ("place", "open", "close", "item_open", "item_close", "name_end", "id_open", "absorbed", "name_keys", "argument_keys", "arguments_required", "name_prefix", "lead")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    ITEM_OPEN_FIELD_NUMBER: _ClassVar[int]
+    ITEM_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    NAME_END_FIELD_NUMBER: _ClassVar[int]
+    ID_OPEN_FIELD_NUMBER: _ClassVar[int]
+    ABSORBED_FIELD_NUMBER: _ClassVar[int]
+    NAME_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    NAME_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
+    place: NamePlace
+    open: str
+    close: str
+    item_open: str
+    item_close: str
+    name_end: str
+    id_open: str
+    absorbed: _containers.RepeatedScalarFieldContainer[str]
+    name_keys: _containers.RepeatedScalarFieldContainer[str]
+    argument_keys: _containers.RepeatedScalarFieldContainer[str]
+    arguments_required: bool
+    name_prefix: str
+    lead: str
+    def __init__(self, place: _Optional[_Union[NamePlace, str]] = ..., open: _Optional[str] = ..., close: _Optional[str] = ..., item_open: _Optional[str] = ..., item_close: _Optional[str] = ..., name_end: _Optional[str] = ..., id_open: _Optional[str] = ..., absorbed: _Optional[_Iterable[str]] = ..., name_keys: _Optional[_Iterable[str]] = ..., argument_keys: _Optional[_Iterable[str]] = ..., arguments_required: _Optional[bool] = ..., name_prefix: _Optional[str] = ..., lead: _Optional[str] = ...) -> None: ...
+
+class FrameSyntax(_message.Message):
+    __slots__ = ("start", "message", "ends", "role", "recipient", "channel", "constrain", "reasoning_recipients", "content_recipients", "reasoning_channels", "content_channels", "tool_prefix", "doubled_names", "bare_headers", "body")
+    START_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    RECIPIENT_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAIN_FIELD_NUMBER: _ClassVar[int]
+    REASONING_RECIPIENTS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_RECIPIENTS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    DOUBLED_NAMES_FIELD_NUMBER: _ClassVar[int]
+    BARE_HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    start: str
+    message: str
+    ends: _containers.RepeatedScalarFieldContainer[str]
+    role: str
+    recipient: str
+    channel: str
+    constrain: str
+    reasoning_recipients: _containers.RepeatedScalarFieldContainer[str]
+    content_recipients: _containers.RepeatedScalarFieldContainer[str]
+    reasoning_channels: _containers.RepeatedScalarFieldContainer[str]
+    content_channels: _containers.RepeatedScalarFieldContainer[str]
+    tool_prefix: str
+    doubled_names: bool
+    bare_headers: bool
+    body: TagSyntax
+    def __init__(self, start: _Optional[str] = ..., message: _Optional[str] = ..., ends: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., recipient: _Optional[str] = ..., channel: _Optional[str] = ..., constrain: _Optional[str] = ..., reasoning_recipients: _Optional[_Iterable[str]] = ..., content_recipients: _Optional[_Iterable[str]] = ..., reasoning_channels: _Optional[_Iterable[str]] = ..., content_channels: _Optional[_Iterable[str]] = ..., tool_prefix: _Optional[str] = ..., doubled_names: _Optional[bool] = ..., bare_headers: _Optional[bool] = ..., body: _Optional[_Union[TagSyntax, _Mapping]] = ...) -> None: ...
+
+class OutputSyntax(_message.Message):
+    __slots__ = ("tags", "pairs", "elements", "json", "frames", "think", "tokens", "dropped", "envelope", "call_ids", "unknown_names")
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    THINK_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    CALL_IDS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_NAMES_FIELD_NUMBER: _ClassVar[int]
+    tags: TagSyntax
+    pairs: PairSyntax
+    elements: ElementSyntax
+    json: JsonSyntax
+    frames: FrameSyntax
+    think: ThinkSyntax
+    tokens: _containers.RepeatedScalarFieldContainer[str]
+    dropped: _containers.RepeatedScalarFieldContainer[str]
+    envelope: EnvelopeSyntax
+    call_ids: CallIds
+    unknown_names: UnknownNames
+    def __init__(self, tags: _Optional[_Union[TagSyntax, _Mapping]] = ..., pairs: _Optional[_Union[PairSyntax, _Mapping]] = ..., elements: _Optional[_Union[ElementSyntax, _Mapping]] = ..., json: _Optional[_Union[JsonSyntax, _Mapping]] = ..., frames: _Optional[_Union[FrameSyntax, _Mapping]] = ..., think: _Optional[_Union[ThinkSyntax, _Mapping]] = ..., tokens: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[str]] = ..., envelope: _Optional[_Union[EnvelopeSyntax, _Mapping]] = ..., call_ids: _Optional[_Union[CallIds, str]] = ..., unknown_names: _Optional[_Union[UnknownNames, str]] = ...) -> None: ...
+
 class FrontendContract(_message.Message):
-    __slots__ = ("tool_syntax", "reasoning_syntax", "text_decoding", "strip_leading_space", "eos_tokens", "bos_token", "add_bos", "template_tokens")
+    __slots__ = ("tool_syntax", "reasoning_syntax", "text_decoding", "strip_leading_space", "eos_tokens", "bos_token", "add_bos", "template_tokens", "output")
     class TemplateTokensEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +556,7 @@ class FrontendContract(_message.Message):
     BOS_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ADD_BOS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     tool_syntax: ToolSyntax
     reasoning_syntax: ReasoningSyntax
     text_decoding: TextDecoding
@@ -260,7 +565,8 @@ class FrontendContract(_message.Message):
     bos_token: int
     add_bos: bool
     template_tokens: _containers.ScalarMap[str, str]
-    def __init__(self, tool_syntax: _Optional[_Union[ToolSyntax, str]] = ..., reasoning_syntax: _Optional[_Union[ReasoningSyntax, str]] = ..., text_decoding: _Optional[_Union[TextDecoding, str]] = ..., strip_leading_space: _Optional[bool] = ..., eos_tokens: _Optional[_Iterable[int]] = ..., bos_token: _Optional[int] = ..., add_bos: _Optional[bool] = ..., template_tokens: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    output: OutputSyntax
+    def __init__(self, tool_syntax: _Optional[_Union[ToolSyntax, str]] = ..., reasoning_syntax: _Optional[_Union[ReasoningSyntax, str]] = ..., text_decoding: _Optional[_Union[TextDecoding, str]] = ..., strip_leading_space: _Optional[bool] = ..., eos_tokens: _Optional[_Iterable[int]] = ..., bos_token: _Optional[int] = ..., add_bos: _Optional[bool] = ..., template_tokens: _Optional[_Mapping[str, str]] = ..., output: _Optional[_Union[OutputSyntax, _Mapping]] = ...) -> None: ...
 
 class ModelContract(_message.Message):
     __slots__ = ("version", "vocabulary", "input_vocabulary", "cache", "graphs", "frontend")

@@ -118,10 +118,10 @@ def softmax_block(block, begin, position, first, scale, state, sums):
     new = max(old, v.largest(top))
     m.put_f32(state, new)
     shift = v.splat(new)
-    factor = v.exp(v.sub(v.splat(old), shift))
+    factor = v.exp_below(v.sub(v.splat(old), shift))
     sum_ = v.mul(v.load(sums), factor)
     for i in range(0, BLOCK_TOKENS, LANES):
-        weight = v.exp(v.sub(v.load(block + 4 * i), shift))
+        weight = v.exp_below(v.sub(v.load(block + 4 * i), shift))
         v.store(block + 4 * i, weight)
         sum_ = v.add(sum_, weight)
     v.store(sums, sum_)
@@ -224,7 +224,7 @@ def merge_state(state, part, total, pad):
         old, new = m.get_f32(state + 4 * c), m.get_f32(part + 4 * c)
         top = max(old, new)
         m.put_f32(state + 4 * c, top)
-        f, g = v.exp(v.splat(old - top)), v.exp(v.splat(new - top))
+        f, g = v.exp_below(v.splat(old - top)), v.exp_below(v.splat(new - top))
         at = c * LANES * 4
         v.store(sums + at, v.add(v.mul(v.load(sums + at), f), v.mul(v.load(part_sums + at), g)))
         for d in range(c * pad * 4, (c + 1) * pad * 4, LANES * 4):

@@ -114,7 +114,7 @@ D0, D1, D2, D3, D4, D5, D6, D7, D8 = _D
 E0, E1, E2, E3, E4, E5, E6, E7, E8 = _E
 
 
-@kernel(boundscheck=False)
+@kernel(inline="always", boundscheck=False)
 def direct_panel(variant, weights, steps, x, stride, count, sums):
     """Sums of one panel, by its variant."""
     if variant == 0:
@@ -137,7 +137,7 @@ def direct_panel(variant, weights, steps, x, stride, count, sums):
         D8(weights, steps, x, stride, count, sums)
 
 
-@kernel(boundscheck=False)
+@kernel(inline="always", boundscheck=False)
 def expand_panel(variant, weights, steps, out):
     """Expanded columns of one panel, by its variant."""
     if variant == 0:

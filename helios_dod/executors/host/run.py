@@ -32,9 +32,9 @@ IDLE_YIELDS = 400  # offers before an idle thread sleeps: some hundred microseco
 def wait_for_work(control):
     """Blocks until a program is queued that is not complete; False when threads shall end."""
     spins = 0
-    while load_acquire(control, SUBMITTED) <= load_acquire(control, COMPLETED):
-        if load_acquire(control, STOP) != 0:
-            return False
+    while load_acquire(control, STOP) == 0:
+        if load_acquire(control, SUBMITTED) > load_acquire(control, COMPLETED):
+            return True
         spins += 1
         if spins < SPIN_PAUSES:
             m.pause()
@@ -49,7 +49,7 @@ def wait_for_work(control):
                 m.sleep_until_signal(control[WAKE])
             fetch_add(control, SLEEPERS, -1)
             spins = 0
-    return True
+    return False
 
 
 @kernel(boundscheck=False)
@@ -69,7 +69,7 @@ def copy_pages(w, control, step, total):
     return ran
 
 
-@kernel(boundscheck=False)
+@kernel(inline="always", boundscheck=False)
 def run_rows(w, first, last, scratch):
     """An operation over a range of rows."""
     kind = w[0]
@@ -118,7 +118,7 @@ def chunks_of(w, live, lanes, threads):
     return max(1, min(live, threads * SHARES))
 
 
-@kernel(boundscheck=False)
+@kernel(inline="always", boundscheck=False)
 def run_step(control, entry, operations, first, count, step, threads, scratch):
     """Runs chunks of a step until none is left; completes it where they were the last ones."""
     w = operations[first]
@@ -184,7 +184,7 @@ def work(control, queue, steps, operations, scratch):
             continue
         run_step(control, entry, operations, steps[row, 0], steps[row, 1], step, threads, scratch)
         spins = 0
-        while load_acquire(control, CLAIM) >> SHIFT == step:
+        while load_acquire(control, CLAIM) >> SHIFT == step and load_acquire(control, STOP) == 0:
             spins += 1
             if spins < SPIN_PAUSES:
                 m.pause()

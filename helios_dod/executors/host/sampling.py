@@ -138,7 +138,7 @@ def exponentials(x, count, top, inverse, threshold, out):
     for i in range(0, count, LANES):
         some = min(LANES, count - i)
         value = v.load_head(x + 4 * i, some)
-        weight = v.exp(v.mul(v.sub(value, shift), factor))
+        weight = v.exp_below(v.mul(v.sub(value, shift), factor))
         weight = v.where_greater(bound, value, zero, weight)
         v.store_head(out + 4 * i, weight, some)
         acc = v.add(acc, v.load_head(out + 4 * i, some))
@@ -152,7 +152,7 @@ def sum_exponentials(x, count, top):
     acc = v.splat(F0)
     whole = count // LANES * LANES
     for i in range(0, whole, LANES):
-        acc = v.add(acc, v.exp(v.sub(v.load(x + 4 * i), shift)))
+        acc = v.add(acc, v.exp_below(v.sub(v.load(x + 4 * i), shift)))
     sum_ = v.total(acc)
     for i in range(whole, count):
         sum_ += np.exp(m.get_f32(x + 4 * i) - top)

@@ -14,6 +14,7 @@ DONE, BROKEN = 1, 2
 IN_STRING = re.compile(r'["\\]').search
 STRUCTURE = re.compile("[\"{}\\[\\]\u0100-\uffff]").search
 SCALAR_END = re.compile("[,}\\] \t\r\n\u0100-\uffff]").search
+NOT_PLAIN = re.compile(r'["\\{}\[\]]').search  # what may move a value's end
 PARTNER = {"{": "}", "[": "]"}
 
 
@@ -28,6 +29,10 @@ class Value:
         self.stack = [PARTNER[opened]] if opened else []
         self.in_string = self.in_scalar = False
         self.status = 0
+
+    def is_inside(self) -> bool:
+        """Whether text without brackets, quotes and escapes cannot end the value."""
+        return bool(self.stack)
 
     def scan(self, buffer: str, at: int) -> int:
         """The position up to which the value goes in this buffer."""
@@ -94,8 +99,9 @@ class Envelope:
                       self.in_value, self.after)
         self.begin()
 
-    def begin(self) -> None:
-        """An object may begin."""
+    def begin(self, only_declared: bool = False) -> None:
+        """An object may begin. only_declared: one that names no declared tool is broken."""
+        self.only_declared = only_declared and len(self.out.tools) > 0
         self.place, self.status = START, 0
         self.name: str | None = None
         self.begun = False
@@ -189,6 +195,11 @@ class Envelope:
             return at + (self.first == '"' and self.skip_quote())
         return at
 
+    def is_ready(self) -> bool:
+        """Whether more text is arguments as it stands, if it cannot end them."""
+        return (self.place == IN_VALUE and self.role == ARGUMENTS and self.early is None
+                and self.first in "{[" and self.value.is_inside())
+
     def skip_quote(self) -> int:
         """Serialised arguments: the string's text is the arguments."""
         self.value.in_string = True
@@ -207,7 +218,10 @@ class Envelope:
             self.place = AFTER
             if self.role == NAME:
                 self.name = self.string()
-                self.try_begin()
+                if self.only_declared and self.name not in self.out.tools:
+                    self.status = BROKEN
+                else:
+                    self.try_begin()
         return end
 
     def argument(self, piece: str, done: bool) -> None:

@@ -8,6 +8,7 @@ from helios_dod.frontend.output.states import State
 from helios_dod.frontend.output.syntax import FrameSyntax
 from helios_dod.frontend.output.tags import WRAPPER, TagCalls
 from helios_dod.frontend.output.terms import (
+    BLANK_MAX,
     BLANKS,
     CONTENT,
     HEADER_MAX,
@@ -73,8 +74,9 @@ class FrameDocument:
             markup |= {s.body.wrapper_open: MARKUP}
         after = make("frames.markup", markup)
         self.after_bare = State(after, self.after_bare_text, self.after_bare_mark, self.end_bare)
-        self.untagged = State(after, self.untagged_text, self.untagged_mark)
-        self.tool_body = State(after, self.tool_text, self.untagged_mark, self.end)
+        self.markup = self.parser.bound.encode(s.body.wrapper_open if s.body else s.message)
+        self.untagged = State(None, take=self.take_untagged, end=self.end_untagged)
+        self.tool_body = State(after, self.tool_text, self.tool_mark, self.end)
 
     # text
 
@@ -215,7 +217,6 @@ class FrameDocument:
         else:
             self.out.join(CONTENT, JOIN)
             untagged = self.calls is not None and not self.recipient and not self.opaque
-            self.head = []
             self.parser.state = self.untagged if untagged else self.content
 
     def is_tool(self, recipient: str) -> bool:
@@ -227,7 +228,6 @@ class FrameDocument:
 
     def begin_tool(self) -> None:
         if self.calls is not None:
-            self.head = []
             self.parser.state = self.tool_body
             return
         self.out.begin(self.recipient.removeprefix(self.syntax.tool_prefix))
@@ -261,14 +261,20 @@ class FrameDocument:
         """A block of calls is over; what follows it in its frame is nothing."""
         self.parser.state = self.ignored
 
-    def untagged_text(self, symbols: str) -> int | None:
+    def take_untagged(self, buffer: str, at: int) -> int:
         """A body without a recipient is content unless it begins with a call's markup."""
-        if is_blank(symbols):
-            self.head.append(symbols)
-            return None
-        self.parser.state = self.content
-        self.out.text(CONTENT, "".join(self.head))
-        return 0
+        first = skip_blanks(buffer, at)
+        head = buffer[first:first + len(self.markup)]
+        if head == self.markup:
+            assert self.calls is not None
+            self.calls.opened(WRAPPER, head)
+            return first + len(head)
+        if first - at > BLANK_MAX or not self.markup.startswith(head):
+            self.parser.state = self.content
+        return at
+
+    def end_untagged(self, rest: str) -> None:
+        self.content_text(rest)
 
     def tool_text(self, symbols: str) -> int | None:
         """A tool's body: an object without markup is the arguments of the recipient."""
@@ -284,7 +290,7 @@ class FrameDocument:
             self.parser.state = self.ignored
         return len(symbols) - len(bare)
 
-    def untagged_mark(self, meaning: int, word: str) -> None:
+    def tool_mark(self, meaning: int, word: str) -> None:
         if meaning == MARKUP:
             assert self.calls is not None
             self.calls.opened(WRAPPER, word)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from helios_dod.frontend.output.arguments import RawText
-from helios_dod.frontend.output.envelope import BROKEN, DONE, Envelope, Value
+from helios_dod.frontend.output.envelope import BROKEN, DONE, NOT_PLAIN, Envelope, Value
 from helios_dod.frontend.output.marks import with_lead
 from helios_dod.frontend.output.states import Host, State
 from helios_dod.frontend.output.syntax import JsonSyntax
@@ -36,9 +36,11 @@ class JsonCalls:
         self.unnamed: list[str] | None = None  # arguments of a call whose id names no tool
         self.after_item: Callable[[], None] = self.to_closing
         make, end, s = parser.bound.compiled, self.end, syntax
-        self.in_envelope = State(None, take=self.take_envelope, end=end)
+        self.in_envelope = State(None, take=self.take_envelope, end=end, kind=RAW,
+                                 ready=self.envelope.is_ready, quick=NOT_PLAIN)
         self.in_array = State(None, take=self.take_array, end=end)
-        self.in_value = State(None, take=self.take_value, end=end)
+        self.in_value = State(None, take=self.take_value, end=end, kind=RAW,
+                              ready=self.value.is_inside, quick=NOT_PLAIN)
         self.between = State(None, take=self.take_separators, end=end)
         self.over = State(None, take=lambda buffer, at: len(buffer), end=end)
         self.closing = State(make("json.closing", {s.close: CLOSE, s.open: OPEN}), self.ignore,
@@ -94,7 +96,7 @@ class JsonCalls:
     # objects with a name
 
     def begin_envelope(self, after: Callable[[], None]) -> None:
-        self.envelope.begin()
+        self.envelope.begin(only_declared=self.tape is not None)
         self.after_item = after
         self.parser.state = self.in_envelope
 
@@ -103,9 +105,7 @@ class JsonCalls:
         status = self.envelope.status
         if self.tape is not None:
             self.tape.append(buffer[at:end])
-            refused = self.envelope.name is not None and len(self.out.tools) and (
-                self.envelope.name not in self.out.tools)
-            if refused or (status and not self.envelope.begun):
+            if status and not self.envelope.begun:
                 self.reject("")
                 return end
             if self.envelope.begun:

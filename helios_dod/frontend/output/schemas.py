@@ -168,7 +168,7 @@ class ToolSet:
         self.tools = dict(tools or {})
         self.read: dict[tuple[str, str], Admitted] = {}
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self.tools
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ SLICE = 512  # symbols carried at once, so that a state's end costs no long seco
 
 class State:
     """What symbols mean here. kind: event kind of plain text that needs no handling while `ready`,
-    or 0."""
+    or 0; quick finds what is not such text."""
 
     __slots__ = ("end", "kind", "mark", "quick", "ready", "scan", "take", "text", "words")
 
@@ -26,10 +26,11 @@ class State:
         end: Callable[[str], None] | None = None, kind: int = 0,
         take: Callable[[str, int], int] | None = None,
         ready: Callable[[], bool] | None = None,
+        quick: Callable[[str], object] | None = None,
     ) -> None:
         assert (marks is None) == (take is not None)
         self.scan = marks.scan if marks else None
-        self.quick = marks.quick if marks else None
+        self.quick = marks.quick if marks else quick
         self.words = marks.words if marks else {}
         self.text, self.mark, self.end, self.kind, self.take = text, mark, end, kind, take
         self.ready = ready
