@@ -1,4 +1,4 @@
-"""TICK, the sequence of systems, and its fused jitted form. A test proves them equal, to the byte."""
+"""TICK, the sequence of systems, and its fused jitted form. A test proves both equal."""
 
 from helios_dod.system import System, kernel
 from helios_dod.systems.accept import accept

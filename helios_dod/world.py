@@ -18,13 +18,13 @@ from helios_dod.tables.slots import Slots
 from helios_dod.tables.tokens import Tokens
 
 TABLES: tuple[Table, ...] = (
-    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Frames, Lanes, Programs, Bindings,
-    Staging, Completions, Ingress, Egress,
+    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Frames, Lanes, Programs,
+    Bindings, Staging, Completions, Ingress, Egress,
 )
 
 LINKS = {  # columns that name no row when unused
-    "requests": ("slot", "match_page", "waiting_next", "waiting_previous", "blocks", "waiting_first",
-                 "waiting_last"),
+    "requests": ("slot", "match_page", "waiting_next", "waiting_previous", "blocks",
+                 "waiting_first", "waiting_last"),
     "tokens": ("owner",),
     "slots": ("request", "pages", "published_page", "feature_slot"),
     "pages": ("owner", "parent", "older", "newer", "oldest", "newest"),

@@ -137,7 +137,8 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         lanes=lanes, packed=packed, slots=slots,
         pages=choose_pages(page_bytes, slots * per_request, options),
         page_tokens=contract.cache.page_tokens, pages_per_request=per_request,
-        updates=packed // contract.cache.page_tokens + 2 * lanes + per_request, logit_rows=max(lanes, scored))
+        updates=packed // contract.cache.page_tokens + 2 * lanes + per_request,
+        logit_rows=max(lanes, scored))
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry))

@@ -134,10 +134,11 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
     require(np.array_equal(children[shared], p["children"][:rows][shared]), "pages.children")
     idle = shared & (p["references"][:rows] == 0)
     require(int(idle.sum()) == int(p["idle_count"]), f"pages.idle_count {p['idle_count']}")
-    listed, page = [], int(p["oldest"])
-    while page != NO_ROW and len(listed) <= rows:
-        listed.append(page)
-        page = int(p["newer"][page])
+    listed: list[int] = []
+    behind = int(p["oldest"])
+    while behind != NO_ROW and len(listed) <= rows:
+        listed.append(behind)
+        behind = int(p["newer"][behind])
     leaves = np.nonzero(idle & (children == 0))[0].tolist()
     require(sorted(listed) == leaves, f"pages: eviction list {listed}, idle leaves {leaves}")
     indexed = w["prefixes"]["page"]

@@ -116,7 +116,8 @@ class Simulator:
         prompt = np.array(self.prompt(count), np.int32)
         return Submission(
             tag=self.next_tag, prompt=prompt, output_limit=limit,
-            output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64), salt=int(rng.random() < load.salted), eos=eos, stop_ids=stops,
+            output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64),
+            salt=int(rng.random() < load.salted), eos=eos, stop_ids=stops,
             deadline_ns=deadline, priority=rng.randint(0, load.priority_max))
 
     def prompt(self, count: int) -> list[int]:

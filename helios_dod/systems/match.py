@@ -31,7 +31,7 @@ def match_prefix(world, row):
     writes="requests.match_page requests.match_count requests.match_epoch",
 )
 def match(world):
-    """As many heads of the waiting list as there are free slots; again only if the index changed."""
+    """As many heads of the waiting list as slots are free; again only if the index changed."""
     requests, settings = world[0].requests, world[0].settings
     if settings.caching == 0:
         return

@@ -1,7 +1,7 @@
 """preempt: when pages run out, the last in order goes back to the waiting list, with its tokens.
 
-It resumes to the identical output: its tokens so far are prefilled like a prompt, and a draw depends
-on the seed and the position alone."""
+It resumes to the identical output: its tokens so far are prefilled like a prompt, and a draw
+depends on the seed and the position alone."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system

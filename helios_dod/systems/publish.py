@@ -37,7 +37,7 @@ def publishable(world, row):
     if row == NO_ROW:
         return False
     reason = world[0].requests.finish[row]
-    return reason == 0 or reason == FINISH_EOS or reason == FINISH_LIMIT
+    return reason in (0, FINISH_EOS, FINISH_LIMIT)
 
 
 @system(

@@ -1,4 +1,4 @@
-"""The content index of immutable pages: open addressing, linear probing, deletion by shifting back."""
+"""The content index of immutable pages: open addressing with linear probing."""
 
 import numpy as np
 
@@ -12,8 +12,8 @@ class Prefixes:
     """One row per index entry; `page` is NO_ROW in a free one.
 
     Invariant: every IMMUTABLE page stands in exactly one row, reachable from its home row without a
-    free row between. A hit is confirmed by the page's tokens, its parent and its salt, so that equal
-    hashes never join different texts."""
+    free row between. A hit is confirmed by the page's tokens, its parent and its salt, so that
+    equal hashes never join different texts."""
 
     page: i32
     tag: u32  # upper half of the page's hash
@@ -21,10 +21,10 @@ class Prefixes:
 
 @kernel
 def chain(previous, ids, count):
-    """Hash of a page: its tokens chained to the hash of the page before. ids: int32, at least count.
+    """Hash of a page: its tokens chained to the hash of the page before. ids: int32 [>= count].
 
-    Four independent multiply-xor lanes over pairs of tokens, then SplitMix64's finaliser (Steele, Lea
-    and Flood 2014) over their combination."""
+    Two independent multiply-xor lanes over pairs of tokens, then SplitMix64's finaliser (Steele,
+    Lea and Flood 2014) over their combination."""
     a = np.uint64(previous) ^ np.uint64(0x9E3779B97F4A7C15)
     b = np.uint64(0xBF58476D1CE4E5B9)
     for i in range(0, count - 1, 2):
