@@ -34,7 +34,8 @@ class Arguments:
         self.name = name
         self.count = 0
         self.how = 0  # of the value that is open; 0: none
-        self.wrapped: tuple[str, str] | None = None  # key and JSON of what may be all arguments
+        # Key, JSON as its value and JSON as the arguments of what may be all arguments.
+        self.wrapped: tuple[str, str, str] | None = None
 
     def open(self, key: str, attribute: str | None = None) -> None:
         """A value begins. attribute: "true" or "false" where the syntax says if it is text."""
@@ -42,7 +43,9 @@ class Arguments:
         self.key = key
         self.parts: list[str] = []
         self.form, self.admitted = self.form_of(key, attribute)
-        if self.form == TEXT:
+        self.may_wrap = (self.count == 0 and key in self.unwrap and self.name in self.out.tools
+                         and not self.out.tools.declares(self.name, key))
+        if self.form == TEXT and not self.may_wrap:
             self.how = STREAM
         elif self.form == SCHEMA and self.is_nullable_text():
             self.how = NULLABLE
@@ -102,27 +105,26 @@ class Arguments:
             self.out.settle_text()
             self.out.arguments('"')
         elif self.how:
-            text = self.out.bound.text_of("".join(self.parts))
-            self.write_value(self.json_of(text))
+            self.write_whole(self.out.bound.text_of("".join(self.parts)))
         self.how = 0
 
     def json_of(self, text: str) -> str:
         """JSON of a complete value."""
+        if self.form == TEXT:
+            return quote(text)
         if self.form == DOCUMENT:
             return json_or_text(text)
         return by_schema(text, self.admitted, self.unions == Unions.JSON_FIRST,
                          self.python_literals)
 
-    def write_value(self, document: str) -> None:
+    def write_whole(self, text: str) -> None:
         """Writes a complete value, or keeps it if it may be all arguments."""
-        may_wrap = (self.count == 0 and self.key in self.unwrap and document_type(document) in
-                    ("object", "string") and self.name in self.out.tools
-                    and not self.out.tools.declares(self.name, self.key))
-        if may_wrap:
-            self.wrapped = (self.key, document)
+        document = self.whole(text) if self.may_wrap else None
+        if document is not None:
+            self.wrapped = (self.key, self.json_of(text), document)
             return
         self.write_key(self.key)
-        self.out.arguments(document)
+        self.out.arguments(self.json_of(text))
 
     def write_key(self, key: str) -> None:
         self.out.arguments(("{" if self.count == 0 else ", ") + quote(key) + ": ")
@@ -131,16 +133,15 @@ class Arguments:
     def flush_wrapped(self) -> None:
         """What might have been all arguments is one of several."""
         if self.wrapped:
-            (key, document), self.wrapped = self.wrapped, None
+            (key, document, _), self.wrapped = self.wrapped, None
             self.write_key(key)
             self.out.arguments(document)
 
     def end(self) -> None:
         """All values are written: the object ends, `{}` without any."""
-        if self.wrapped and document_type(self.wrapped[1]) == "object":
-            self.out.arguments(self.wrapped[1])
+        if self.wrapped:
+            self.out.arguments(self.wrapped[2])
             return
-        self.flush_wrapped()
         self.out.arguments("}" if self.count else "{}")
 
     def whole(self, text: str) -> str | None:

@@ -40,14 +40,19 @@ class PairCalls:
 
     def openers(self) -> dict[str, int]:
         """What begins a call in content."""
-        return dict.fromkeys(with_lead(self.syntax.call_open, self.syntax.lead), CALL)
+        words = dict.fromkeys(with_lead(self.syntax.call_open, self.syntax.lead), CALL)
+        if self.parser.bound.is_token(self.syntax.call_close):
+            words[self.syntax.call_close] = CALL_CLOSE
+        return words
 
     def terminals(self) -> dict[str, int]:
         """What begins a call in reasoning, and so ends it."""
         return {self.syntax.call_open: CALL}
 
     def opened(self, meaning: int, word: str) -> None:
-        """A call's opener came."""
+        """A call's opener came, or a closer that closes nothing."""
+        if meaning == CALL_CLOSE:
+            return
         self.out.incomplete()
         self.name.clear()
         self.key.clear()

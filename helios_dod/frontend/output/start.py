@@ -23,17 +23,27 @@ def start_state(bound: Bound, tokens: Sequence[int], table: Sequence[bytes]) -> 
             break
         parts.append(bound.symbols.get(token) or table[token].decode("latin-1"))
     tail = "".join(reversed(parts))
+    spelled = [] if single else [  # a tokenizer without such tokens
+        (tail.rfind(bound.encode(text)), text) for text in texts_of(bound)]
+    at, text = max(spelled, default=(-1, ""))
+    if at >= 0:
+        boundary, tail = text, tail[at + len(bound.encode(text)):]
     return state_of(bound, boundary, tail)
+
+
+def texts_of(bound: Bound) -> set[str]:
+    """What parts messages."""
+    envelope, tool = bound.syntax.envelope, bound.syntax.tool
+    texts = {*envelope.boundaries, envelope.opener}
+    if isinstance(tool, FrameSyntax):
+        texts.add(tool.start)
+    return texts - {""}
 
 
 def boundaries_of(bound: Bound, table: Sequence[bytes]) -> dict[int, str]:
     """Token id -> text of the tokens that part messages."""
     if bound.boundaries is None:
-        envelope = bound.syntax.envelope
-        wanted = {text.encode(): text for text in (*envelope.boundaries, envelope.opener)}
-        frame = bound.syntax.tool
-        if isinstance(frame, FrameSyntax):
-            wanted[frame.start.encode()] = frame.start
+        wanted = {text.encode(): text for text in texts_of(bound)}
         bound.boundaries = {i: wanted[data] for i, data in enumerate(table) if data in wanted}
     return bound.boundaries
 

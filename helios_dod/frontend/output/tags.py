@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from helios_dod.frontend.output.parser import Parser
 
 WRAPPER, MISSPELLED, INVOKE, WRAPPER_CLOSE, INVOKE_CLOSE = 1, 2, 3, 4, 5
-PARAMETER, PARAMETER_CLOSE, TAG_END = 6, 7, 8
+PARAMETER, PARAMETER_CLOSE, TAG_END, ABSORBED = 6, 7, 8, 9
 HOST = 100  # the host's delimiters have meanings from here on
 FIRST, AT_NAME, AT_END = 1, 2, 3  # when a candidate becomes a call
 NOT_IN_HEAD = re.compile("[\n<\u0100-\uffff]").search
@@ -84,6 +84,8 @@ class TagCalls:
         words = dict.fromkeys(with_lead(s.wrapper_open, s.lead), WRAPPER)
         for word in s.wrapper_misspelled:
             words |= dict.fromkeys(with_lead(word, s.lead), MISSPELLED)
+        if self.parser.bound.is_token(s.wrapper_close):
+            words[s.wrapper_close] = ABSORBED
         if s.orphan != Orphan.TEXT:
             words |= dict.fromkeys(with_lead(s.invoke_open, s.lead), INVOKE)
         return words
@@ -93,7 +95,9 @@ class TagCalls:
         return {self.syntax.wrapper_open: WRAPPER}
 
     def opened(self, meaning: int, word: str) -> None:
-        """The host met an opener."""
+        """The host met an opener, or a token that closes nothing."""
+        if meaning == ABSORBED:
+            return
         orphan = AT_NAME if self.syntax.orphan == Orphan.AT_NAME else AT_END
         self.done, self.wrapped = 0, meaning == WRAPPER
         if meaning == WRAPPER and self.syntax.malformed_is_text:

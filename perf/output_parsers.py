@@ -1,0 +1,127 @@
+"""Cost of output parsing: time a token in each place, and time for 1 MiB against 64 KiB.
+
+    python perf/output_parsers.py           microseconds a token, decoding included, on one core
+    python perf/output_parsers.py linear    (1 MiB / 64 KiB) / 16 for patterns that are held back
+
+Times are of the process (other load does not count). Median: of single calls, clock included.
+"""
+
+import json
+import re
+import statistics
+import sys
+import time
+
+from helios_dod.frontend.output.cases import CaseTokenizer
+from helios_dod.frontend.output.families.catalog import CATALOG
+from helios_dod.frontend.output.parser import Parser
+from helios_dod.frontend.output.terms import Start
+
+TOOLS = {"f": {"type": "object", "properties": {"x": {"type": "string"}}}}
+PROSE = ("The quick brown fox jumps over the lazy dog, and then reads a long report about the "
+         "weather in Paris. ") * 40
+DOCUMENT = json.dumps([{"key": i, "text": "some words here"} for i in range(60)])
+WORDS = [word.encode() for word in re.findall(r"\s?\w+|[^\w\s]+|\s+", PROSE)]
+PARTS = [word.encode() for word in re.findall(r"\s?\w+|[^\w\s]+|\s+", DOCUMENT)]
+CHINESE = ["你好".encode(), "世界".encode()] * 400
+TOOL_FRAME = ' to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n'
+
+PLACES = [  # place, syntax, start, text before, tokens
+    ("content", "function_tags", Start.CONTENT, "Hello", WORDS),
+    ("content", "recipient_frames", Start.CONTENT, "Hello", WORDS),
+    ("content", "bare_json", Start.CONTENT, "Hello", WORDS),
+    ("content, Chinese", "function_tags", Start.CONTENT, "Hello", CHINESE),
+    ("reasoning", "function_tags", Start.REASONING, "Hello", WORDS),
+    ("reasoning", "xtml", Start.REASONING, "Hello", WORDS),
+    ("argument", "function_tags", Start.CONTENT,
+     "<tool_call>\n<function=f>\n<parameter=x>\nA", WORDS),
+    ("argument", "argument_tags", Start.CONTENT,
+     "<tool_call>f<arg_key>x</arg_key><arg_value>A", WORDS),
+    ("argument", "dsml_tool_calls", Start.CONTENT,
+     '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="true">A',
+     WORDS),
+    ("argument", "xtml", Start.RESPONSE,
+     '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" '
+     'type="string"<|sep|>A', WORDS),
+    ("argument", "recipient_frames", Start.HEADER,
+     TOOL_FRAME + '<atem:parameter name="x">A', WORDS),
+    ("arguments", "tagged_json", Start.CONTENT, '<tool_call>\n{"name": "f", "arguments": {"x": ',
+     PARTS),
+    ("arguments", "bare_json", Start.CONTENT, '{"name": "f", "parameters": {"x": ', PARTS),
+    ("arguments", "named_json", Start.CONTENT, '[TOOL_CALLS]f{"x": ', PARTS),
+    ("arguments", "identified_json", Start.CONTENT,
+     '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": ', PARTS),
+    ("arguments", "channel_frames", Start.HEADER,
+     '<|channel|>commentary to=functions.f<|message|>{"x": ', PARTS),
+]
+PATTERNS = [  # syntax, start, text before, what is repeated
+    ("function_tags", Start.CONTENT, "", "a"),
+    ("function_tags", Start.CONTENT, "", "\n"),
+    ("function_tags", Start.CONTENT, "", "<functio"),
+    ("function_tags", Start.CONTENT, "", "<function=f\n"),
+    ("function_tags", Start.CONTENT, "", "```\n"),
+    ("bare_json", Start.CONTENT, "", '{"name": "f", '),
+    ("bare_json", Start.CONTENT, "", "{"),
+    ("dsml_tool_calls", Start.CONTENT, "", '<｜DSML｜invoke name="f">\n'),
+    ("recipient_frames", Start.CONTENT, "", " to=f"),
+    ("recipient_frames", Start.HEADER, "<|message|>", " "),
+    ("recipient_frames", Start.HEADER, TOOL_FRAME + '<atem:parameter name="x">',
+     "</atem:parameter>\n"),
+    ("tagged_json", Start.CONTENT, '<tool_call>{"name": "f", "arguments": ', "["),
+    ("tagged_json", Start.CONTENT, '<tool_call>{"name": "f", "arguments": {"a": "', "\\ud83d"),
+    ("tagged_json", Start.CONTENT, '<tool_call>{"name": "f", "arguments": "', "\\\\"),
+    ("identified_json", Start.CONTENT, "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{", " "),
+    ("xtml", Start.CONTENT, "", "<|open|>respons"),
+    ("argument_tags", Start.CONTENT, "<tool_call>f\n<arg_key>y</arg_key><arg_value>", "1"),
+]
+
+
+def times(name: str, start: Start, before: str, tokens: list[bytes]) -> tuple[float, float]:
+    """Median and mean microseconds of feeding one token."""
+    tokenizer = CaseTokenizer(CATALOG[name])
+    medians, means = [], []
+    for _ in range(7):
+        parser = Parser(tokenizer.bound, TOOLS, start)
+        for token, data in tokenizer.split(before, "words"):
+            parser.feed(token, data)
+        single = []
+        for data in tokens:
+            begin = time.perf_counter_ns()
+            parser.feed(0, data)
+            single.append(time.perf_counter_ns() - begin)
+        medians.append(statistics.median(single))
+        means.append(statistics.fmean(single))
+    return min(medians) / 1e3, min(means) / 1e3
+
+
+def seconds(name: str, start: Start, before: str, unit: str, size: int, tries: int) -> float:
+    """Process time for `size` bytes of a repeated pattern, one byte a token."""
+    tokenizer = CaseTokenizer(CATALOG[name])
+    tokens = tokenizer.split(before + unit * (size // len(unit.encode())), "bytes")
+    best = float("inf")
+    for _ in range(tries):
+        parser = Parser(tokenizer.bound, TOOLS, start)
+        begin = time.process_time()
+        for token, data in tokens:
+            parser.feed(token, data)
+        parser.finish()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def main() -> None:
+    """Prints a table."""
+    if "linear" in sys.argv[1:]:
+        for name, start, before, unit in PATTERNS:
+            small = seconds(name, start, before, unit, 1 << 16, 5)
+            large = seconds(name, start, before, unit, 1 << 20, 2)
+            print(f"{name:18} {unit!r:32} {large / small / 16:5.2f}   "
+                  f"{large / (1 << 20) * 1e6:5.2f} us a byte")
+        return
+    for place, name, start, before, tokens in PLACES:
+        median, mean = times(name, start, before, tokens)
+        print(f"{place:18} {name:18} median {median:5.2f} us   mean {mean:5.2f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Output parsers under mutated outputs: no exception, streamed equals whole, bounded work."""
+
+import json
+import random
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helios_dod.frontend.output.case_names import CASE_SYNTAXES
+from helios_dod.frontend.output.cases import STARTS, CaseTokenizer, parse, read_cases, syntax_of
+from helios_dod.frontend.output.families.catalog import CATALOG
+from helios_dod.frontend.output.fences import Fences
+from helios_dod.frontend.output.marks import Vocabulary
+from helios_dod.frontend.output.parser import Parser
+from helios_dod.frontend.output.states import Flow
+from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, Start
+
+CASES = read_cases(Path(__file__).parent / "fixtures" / "output_cases.jsonl")
+NAMES = sorted(CASE_SYNTAXES)
+ODD = [b"\xff", b"\xe2\x82", b"\xf0\x9f", b"\n", b" ", b"\\u00", b"\\ud83d", b"\\", b'"', b"{",
+       b"}", b"[", b">", b"<", b"```\n", b"~~~\n", b"null", b" to=", b";", b"\xc2\x85"]
+PIECE = re.compile(r"\w+|\s|[^\w\s]")
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@cache
+def tokenizer_of(name):
+    return CaseTokenizer(syntax_of({"id": name, "syntax": name}))
+
+
+@cache
+def pieces_of(name):
+    """Tokens that outputs of a syntax are made of."""
+    tokenizer, found = tokenizer_of(name), []
+    for case in CASES:
+        if case["syntax"] == name:
+            for token, part in tokenizer.pieces(case["model_output"]):
+                found += [(token, part.encode())] if token is not None else [
+                    (0, piece.encode()) for piece in PIECE.findall(part)]
+    found += [(tokenizer.ids[marker], marker.encode()) for marker in tokenizer.markers]
+    found += [(0, marker.encode()) for marker in tokenizer.markers]
+    return found + [(0, data) for data in ODD]
+
+
+def mutated(name, seed):
+    """A case of the syntax and its output with a few changes, as tokens."""
+    choose = random.Random(seed)
+    case = choose.choice([case for case in CASES if case["syntax"] == name])
+    tokenizer = tokenizer_of(name)
+    tokens = []
+    for token, part in tokenizer.pieces(case["model_output"]):
+        tokens += [(token, part.encode())] if token is not None else [
+            (0, piece.encode()) for piece in PIECE.findall(part)]
+    for _ in range(choose.randrange(1, 7)):
+        at = choose.randrange(len(tokens) + 1)
+        change = choose.randrange(4)
+        if change == 0:
+            del tokens[at:at + 1]
+        elif change == 1:
+            tokens.insert(at, choose.choice(pieces_of(name)))
+        elif change == 2 and tokens:
+            tokens.insert(at, choose.choice(tokens))
+        elif choose.random() < 0.4:
+            del tokens[at:]
+    start = choose.choice(list(STARTS)) if choose.random() < 0.1 else case["start"]
+    return {**case, "start": start, "prompt_tail": None}, tokens
+
+
+def joined(tokens):
+    """Ordinary text as long as it goes."""
+    found = []
+    for token, data in tokens:
+        if token == 0 and found and found[-1][0] == 0:
+            found[-1] = (0, found[-1][1] + data)
+        else:
+            found.append((token, data))
+    return found
+
+
+def by_bytes(tokens):
+    return [(token, data[i:i + 1]) if token == 0 else (token, data) for token, data in tokens
+            for i in range(len(data) if token == 0 else 1)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_mutated_outputs(name, seed):
+    case, tokens = mutated(name, seed)
+    tokenizer = tokenizer_of(name)
+    whole = parse(case, tokenizer, joined(tokens))
+    assert parse(case, tokenizer, by_bytes(tokens)) == whole
+    assert parse(case, tokenizer, tokens) == whole
+    for call in whole.calls:
+        assert call.name and call.id
+    assert len({call.id for call in whole.calls + whole.incomplete}) == len(
+        whole.calls + whole.incomplete) or name == "kimi_k2_tokens"
+
+
+TYPED = ("qwen_function_tags", "glm_arg_tags", "dsml_v32", "dsml_v4", "dsml_v41",
+         "recipient_frames_atem")
+
+
+@pytest.mark.parametrize("name", TYPED)
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_finished_calls_have_whole_arguments(name, seed):
+    """Where we write the JSON ourselves a finished call's arguments are an object."""
+    case, tokens = mutated(name, seed)
+    result = parse(case, tokenizer_of(name), tokens)
+    for call in result.calls:
+        assert isinstance(json.loads(call.arguments), dict)
+
+
+@pytest.mark.parametrize("name", ("xtml", "glm_arg_tags", "kimi_k2_tokens"))
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_no_token_markup_in_content(name, seed):
+    """Delimiters that came as tokens while a call was open are in no content."""
+    case, tokens = mutated(name, seed)
+    tokenizer = tokenizer_of(name)
+    parser = Parser(tokenizer.bound, case["tools"], STARTS[case["start"]])
+    for token, data in tokens:
+        inside = parser.out.open
+        events = parser.feed(token, data)
+        if inside and token in tokenizer.bound.symbols:
+            assert not any(event.kind == CONTENT and data.decode() in event.text
+                           for event in events)
+    parser.finish()
+
+
+# A value's own text in each syntax that has text values, and the value.
+VALUES = {
+    "qwen_function_tags": ("<tool_call>\n<function=f>\n<parameter=x>\n", "\n</parameter>\n"
+                           "</function>\n</tool_call>"),
+    "glm_arg_tags": ("<tool_call>f<arg_key>x</arg_key><arg_value>", "</arg_value></tool_call>"),
+    "dsml_v4": ('<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" '
+                'string="true">', "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"),
+    "xtml": ('<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" '
+             'type="string"<|sep|>', "<|close|>argument<|sep|><|close|>call<|sep|>"),
+}
+TOOLS = {"f": {"type": "object", "properties": {"x": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+@FEW
+@given(value=st.text(max_size=60), seed=st.integers(0, 99))
+def test_string_values_come_back_exactly(name, value, seed):
+    """Also values that spell the syntax's single-token delimiters."""
+    tokenizer = tokenizer_of(name)
+    choose = random.Random(seed)
+    value += choose.choice(("", *tokenizer.markers))
+    before, after = VALUES[name]
+    data, middle = value.encode(), []
+    while data:
+        size = choose.randrange(1, 6)
+        middle.append((0, data[:size]))
+        data = data[size:]
+    tokens = [*tokenizer.split(before, "random", seed), *middle,
+              *tokenizer.split(after, "random", seed)]
+    case = {"tools": TOOLS, "start": "response" if name == "xtml" else "content"}
+    result = parse(case, tokenizer, tokens)
+    assert [json.loads(call.arguments) for call in result.calls] == [{"x": value}]
+
+
+@FEW
+@given(text=st.text(alphabet="`~ a\n\tb", max_size=80), cut=st.integers(0, 80))
+def test_fences_do_not_depend_on_cuts(text, cut):
+    whole, parts = Fences(), Fences()
+    whole.read(text)
+    parts.read(text[:cut])
+    parts.read(text[cut:])
+    assert (whole.inside, whole.line) == (parts.inside, parts.line)
+    inside = False  # a naive reading, line by line
+    fence = ""
+    for line in text.split("\n")[:-1]:
+        match = re.match(r" {0,3}(`{3,}|~{3,})(.*)$", line)
+        if match and not inside and not ("`" in match[2] and match[1][0] == "`"):
+            inside, fence = True, match[1]
+        elif match and inside and match[1][0] == fence[0] and len(match[1]) >= len(fence) and (
+                not match[2].strip(" \t")):
+            inside = False
+    assert whole.inside == inside
+
+
+WORST = [  # (syntax, start, before, unit): patterns that are held back or looked at again
+    ("function_tags", Start.CONTENT, "", "a"), ("function_tags", Start.CONTENT, "", "\n"),
+    ("function_tags", Start.CONTENT, "", "<functio"),
+    ("function_tags", Start.CONTENT, "", "<function=f\n"),
+    ("function_tags", Start.CONTENT, "", "```\n"),
+    ("bare_json", Start.CONTENT, "", '{"name": "f", '), ("bare_json", Start.CONTENT, "", "{"),
+    ("dsml_tool_calls", Start.CONTENT, "", '<｜DSML｜invoke name="f">\n'),
+    ("recipient_frames", Start.CONTENT, "", " to=f"),
+    ("recipient_frames", Start.HEADER, " to=", "a"),
+    ("recipient_frames", Start.HEADER, "<|message|>", " "),
+    ("recipient_frames", Start.HEADER, ' to=f<|message|><atem:function_calls>\n<atem:invoke '
+     'name="f">\n<atem:parameter name="x">', "</atem:parameter>\n"),
+    ("tagged_json", Start.CONTENT, '<tool_call>{"name": "f", "arguments": ', "["),
+    ("tagged_json", Start.CONTENT, '<tool_call>{"name": "f", "arguments": {"a": "', "\\ud83d"),
+    ("tagged_json", Start.CONTENT, '<tool_call>{"name": "f", "arguments": "', "\\\\"),
+    ("identified_json", Start.CONTENT,
+     "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{", " "),
+    ("xtml", Start.CONTENT, "", "<|open|>respons"),
+    ("argument_tags", Start.CONTENT, "<tool_call>f\n<arg_key>y</arg_key><arg_value>", "1"),
+]
+
+
+@pytest.mark.parametrize("name, start, before, unit", WORST)
+def test_symbols_looked_at_are_bounded(monkeypatch, name, start, before, unit):
+    """What is held, and so looked at again, has a bound that does not grow with the output."""
+    looked = []
+    step = Flow.step
+
+    def counted(self, buffer):
+        looked.append(len(buffer))
+        step(self, buffer)
+
+    monkeypatch.setattr(Flow, "step", counted)
+    tokenizer = CaseTokenizer(CATALOG[name])
+    longest = []
+    for size in (2_000, 8_000):
+        looked.clear()
+        parser = Parser(tokenizer.bound, TOOLS, start)
+        for token, data in tokenizer.split(before + unit * (size // len(unit)), "bytes"):
+            parser.feed(token, data)
+        parser.finish()
+        longest.append(max(looked, default=0))
+        assert sum(looked) <= 300 * size
+    assert longest[1] <= max(longest[0], 300)
+
+
+@FEW
+@given(data=st.binary(max_size=300), name=st.sampled_from(sorted(CATALOG)))
+def test_any_bytes(data, name):
+    """Any output is taken, and what is no markup comes out as lossy UTF-8."""
+    bound = Vocabulary([bytes([i]) for i in range(256)]).bind(CATALOG[name])
+    parser = Parser(bound, {}, Start.CONTENT)
+    events = [event for byte in data for event in parser.feed(byte, bytes([byte]))]
+    events += parser.finish()
+    text = data.decode("utf-8", "replace")
+    if not re.search(r"[<\[{]| to=|\sto=", text):
+        assert "".join(event.text for event in events) == text
+    assert all(event.kind != ARGUMENTS or event.index >= 0 for event in events)
