@@ -39,6 +39,7 @@ class Submission:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int = 0
+    salt: int = 0  # digest of the cache salt; only requests with the same one share pages
     top_logprobs: int = -1  # -1: no log-probabilities
     eos: tuple[int, ...] = ()  # empty: EOS is ignored
     stop_ids: tuple[int, ...] = ()
@@ -48,7 +49,7 @@ class Submission:
 
 
 @kernel
-def put_submission(world, frontend, tag, deadline_ns, seed, words, eos, payload):
+def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, payload):
     """Writes one row and its payload (int32: prompt, bias tokens, bias values, stop ids).
 
     words: int32 [15] in the order of WORDS. False when the ring has no room."""
@@ -71,6 +72,7 @@ def put_submission(world, frontend, tag, deadline_ns, seed, words, eos, payload)
     ring.tag[frontend, row] = tag
     ring.deadline_ns[frontend, row] = deadline_ns
     ring.seed[frontend, row] = seed
+    ring.salt[frontend, row] = salt
     ring.payload[frontend, row] = start
     ring.payload_end[frontend, row] = start + count
     ring.priority[frontend, row] = words[0]
@@ -176,7 +178,7 @@ class Edge:
         ])
         return bool(put_submission(
             self.world, self.frontend, request.tag, request.deadline_ns,
-            np.uint64(request.seed), words, eos, payload))
+            np.uint64(request.seed), np.uint64(request.salt), words, eos, payload))
 
     def cancel(self, tag: int) -> bool:
         """Queues a cancel. False when the ring is full."""

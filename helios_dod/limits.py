@@ -11,6 +11,7 @@ BIAS_MAX = 512  # logit_bias entries of one request
 TOP_LOGPROBS_MAX = 20
 TOKEN_BLOCK = 256  # tokens of one block of the token arena
 FRAMES_MAX = 2  # programs in flight
+PAGE_TOKENS_MAX = 16  # tokens of one page
 GROUPS_MAX = 2  # page groups (windowed and full histories)
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
 
@@ -48,6 +49,11 @@ class Limits:
             assert power & (power - 1) == 0
 
     @property
+    def prefix_rows_max(self) -> int:
+        """Rows of the content index: a power of two, at least twice the pages."""
+        return 1 << (2 * self.pages_max - 1).bit_length()
+
+    @property
     def blocks_per_request_max(self) -> int:
         """Token blocks of one request."""
         return self.context_max // TOKEN_BLOCK
@@ -56,7 +62,7 @@ class Limits:
 TEST_MIN = Limits(
     "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=1,
     pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12,
-    programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=32,
+    programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
     frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
 )
 SMALL = Limits(

@@ -1,5 +1,4 @@
-"""TICK, the sequence of systems, and its fused jitted form. A test proves that both give the same
-bytes."""
+"""TICK, the sequence of systems, and its fused jitted form. A test proves both equal."""
 
 from helios_dod.system import System, kernel
 from helios_dod.systems.accept import accept
@@ -7,8 +6,11 @@ from helios_dod.systems.admit import admit
 from helios_dod.systems.collect import collect
 from helios_dod.systems.compose import compose
 from helios_dod.systems.emit import emit
+from helios_dod.systems.evict import evict
 from helios_dod.systems.match import match
 from helios_dod.systems.pack import pack
+from helios_dod.systems.preempt import preempt
+from helios_dod.systems.publish import publish
 from helios_dod.systems.receive import receive
 from helios_dod.systems.reserve import reserve
 from helios_dod.systems.retire import retire
@@ -16,11 +18,13 @@ from helios_dod.systems.stop import stop
 from helios_dod.systems.submit import submit
 
 TICK: tuple[System, ...] = (
-    receive, collect, accept, stop, retire, match, admit, compose, reserve, pack, submit, emit,
+    receive, collect, accept, stop, publish, retire, match, admit, evict, preempt, compose, reserve,
+    pack, submit, emit,
 )
 
-(run_receive, run_collect, run_accept, run_stop, run_retire, run_match, run_admit, run_compose,
- run_reserve, run_pack, run_submit, run_emit) = (step.run for step in TICK)
+(run_receive, run_collect, run_accept, run_stop, run_publish, run_retire, run_match, run_admit,
+ run_evict, run_preempt, run_compose, run_reserve, run_pack, run_submit, run_emit) = (
+    step.run for step in TICK)
 
 
 @kernel
@@ -30,9 +34,12 @@ def tick(world):
     run_collect(world)
     run_accept(world)
     run_stop(world)
+    run_publish(world)
     run_retire(world)
     run_match(world)
     run_admit(world)
+    run_evict(world)
+    run_preempt(world)
     run_compose(world)
     run_reserve(world)
     run_pack(world)

@@ -9,6 +9,7 @@ from helios_dod.limits import NO_ROW, Limits
 from helios_dod.schema import Table, world_dtype
 from helios_dod.tables.frames import Frames, Lanes
 from helios_dod.tables.pages import Pages
+from helios_dod.tables.prefixes import Prefixes
 from helios_dod.tables.programs import Bindings, Completions, Programs, Staging
 from helios_dod.tables.requests import Requests
 from helios_dod.tables.rings import Egress, Ingress
@@ -17,16 +18,17 @@ from helios_dod.tables.slots import Slots
 from helios_dod.tables.tokens import Tokens
 
 TABLES: tuple[Table, ...] = (
-    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Frames, Lanes, Programs, Bindings,
-    Staging, Completions, Ingress, Egress,
+    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Frames, Lanes, Programs,
+    Bindings, Staging, Completions, Ingress, Egress,
 )
 
 LINKS = {  # columns that name no row when unused
-    "requests": ("slot", "waiting_next", "waiting_previous", "blocks", "waiting_first",
-                 "waiting_last"),
+    "requests": ("slot", "match_page", "waiting_next", "waiting_previous", "blocks",
+                 "waiting_first", "waiting_last"),
     "tokens": ("owner",),
-    "slots": ("request", "pages", "feature_slot"),
-    "pages": ("owner", "parent"),
+    "slots": ("request", "pages", "published_page", "feature_slot"),
+    "pages": ("owner", "parent", "older", "newer", "oldest", "newest"),
+    "prefixes": ("page",),
     "frames": ("program",),
 }
 

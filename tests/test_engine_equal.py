@@ -1,5 +1,7 @@
 """Bitwise equalities of the engine on the host executor: batch, chunks, frames, seeds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from embedded import Embedded
@@ -49,6 +51,29 @@ def assert_same(answers, expected) -> None:
 def test_equal_to_alone(f32_core, alone, options):
     with Embedded(f32_core, **options) as engine:
         assert_same(engine.ask(requests(16)), alone)
+
+
+def test_cached_equals_cold(f32_core, alone):
+    """Asked again, prompts come from the cache and answers stay the same bits."""
+    with Embedded(f32_core) as engine:
+        assert_same(engine.ask(requests(16)), alone)
+        assert engine.engine.world[0]["counters"]["prompt_tokens_cached"] == 0
+        assert_same(engine.ask(requests(16, first_tag=101)), alone)
+        assert engine.engine.world[0]["counters"]["prompt_tokens_cached"] > 500
+
+
+def test_preempted_equals_undisturbed(f32_core, alone):
+    """With a cache too small for all, requests are sent back and resume to the same bits."""
+    page_bytes = 2 * 368_640  # f32 planes, 16 tokens a page
+    made = [replace(request, output_limit=60) for request in requests(16)]
+    with Embedded(f32_core) as engine:
+        undisturbed = engine.ask(made)
+    with Embedded(f32_core, cache_bytes=40 * page_bytes) as engine:
+        assert_same(engine.ask(made), undisturbed)
+        counters = engine.engine.world[0]["counters"]
+        assert counters["preempted"] > 0 and counters["pages_evicted"] > 0
+    for answer, short in zip(undisturbed, alone, strict=True):
+        assert answer.tokens[:OUTPUT] == short.tokens
 
 
 def test_one_thread_equals_two(f32_core, alone):

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from helios_dod.limits import NO_ROW
 from helios_dod.simulation.invariants import Violation
 from helios_dod.simulation.simulator import Simulator, Workload
+from helios_dod.tables.prefixes import find_page
+from helios_dod.terms import PAGE_IMMUTABLE
 
 BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stop_ids=0.2, oversize=0.1, drain=0.5,
                 prompt_max=60)
@@ -46,19 +50,60 @@ def test_capacity_is_reached():
 
 def test_canary_skipped_page_update():
     """A device that loses one page-table entry answers wrong tokens, and the oracle sees it."""
-    simulator = Simulator(5, walked=False, workload=BUSY)
+    simulator = Simulator(5, walked=False, workload=BUSY, pages=12)
     submit = simulator.executor._run
 
     def lossy(frame, program):
         words = simulator.world[0]["staging"]["words"][frame]
         at = int(simulator.executor.at[program][30])
-        if at >= 0 and words[at] > 1:
+        if at >= 0 and words[at] > 0:
             words[at] -= 1
         submit(frame, program)
 
     simulator.executor._run = lossy
     with pytest.raises((Violation, IndexError)):
         simulator.run(400)
+
+
+def test_pages_are_reused_and_requests_preempted():
+    """The corpus reaches every rare branch of the cache: hits, eviction, preemption."""
+    load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stop_ids=0.0,
+                   deadline=0.0, ignore_eos=1.0, drain=1.0)
+    simulator = Simulator(21, walked=True, workload=load, pages=12)
+    simulator.run(400)
+    counters = simulator.world[0]["counters"]
+    for name in ("prompt_tokens_cached", "pages_published", "pages_evicted", "preempted"):
+        assert counters[name] > 0, name
+
+
+def test_canary_leaked_reference():
+    """A reference that nothing holds is noticed at the next check."""
+    simulator = Simulator(22, walked=True, workload=BUSY)
+    for _ in range(60):
+        simulator.tick()
+    pages = simulator.world[0]["pages"]
+    pages["references"][int(np.nonzero(pages["state"] == PAGE_IMMUTABLE)[0][0])] += 1
+    with pytest.raises((Violation, AssertionError)):
+        simulator.tick()
+
+
+def test_canary_hash_without_comparison():
+    """Were equal hashes enough, texts that collide would share pages; the comparison refuses."""
+    simulator = Simulator(23, walked=True, workload=BUSY)
+    for _ in range(60):
+        simulator.tick()
+    w = simulator.world[0]
+    page = int(np.nonzero(w["pages"]["state"] == PAGE_IMMUTABLE)[0][0])
+    ids = w["pages"]["ids"][page].copy()
+    found = find_page(simulator.world, w["pages"]["hash"][page], int(w["pages"]["parent"][page]),
+                      w["pages"]["salt"][page], ids, 16)
+    assert found == page
+    ids[7] += 1
+    assert find_page(simulator.world, w["pages"]["hash"][page], int(w["pages"]["parent"][page]),
+                     w["pages"]["salt"][page], ids, 16) == NO_ROW
+    assert find_page(simulator.world, w["pages"]["hash"][page], int(w["pages"]["parent"][page]),
+                     w["pages"]["salt"][page] + np.uint64(1), w["pages"]["ids"][page].copy(),
+                     16) == NO_ROW
 
 
 def test_canary_leaked_page():

@@ -19,6 +19,7 @@ from helios_dod.system import kernel
 from helios_dod.terms import (
     OP_INITIALIZE,
     SOURCE_CONSUMED,
+    SOURCE_GENERATED,
     SOURCE_GENERATION,
     SOURCE_LIVE_LANES,
     SOURCE_LIVE_SAMPLED,
@@ -77,7 +78,7 @@ def initialize(words, at, seeds, limits, minimums, stops, generated, status):
         minimums[slot] = words[at[SOURCE_OUTPUT_MINIMUM] + lane]
         for i in range(EOS_MAX):
             stops[slot, i] = words[at[SOURCE_STOP_TOKENS] + lane * EOS_MAX + i]
-        generated[slot] = 0
+        generated[slot] = words[at[SOURCE_GENERATED] + lane]
         status[slot] = STATUS_RUNNING
 
 

@@ -1,5 +1,7 @@
 """Resolves a prepared contract into the world's tables: settings, programs, bindings, cache."""
 
+import hashlib
+
 import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
@@ -53,6 +55,12 @@ def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry
     bindings["binding_count"] = start + len(program.bindings)
 
 
+def cache_seed(contract: PreparedContract) -> int:
+    """Where every chain of pages of this core begins: 64 bits of its cache identity's SHA-256."""
+    digest = hashlib.sha256(contract.cache_identity.encode()).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
 def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) -> dict[int, int]:
     """Fills a fresh world; the staging layout (STAGING buffer index -> first word).
 
@@ -66,6 +74,9 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["slot_count"] = geometry.slots
     settings["prefill_tokens"] = selection.prefill_tokens
     settings["cursor_lag"] = contract.cache.cursor_lag_tokens
+    settings["page_updates"] = geometry.updates
+    settings["cache_seed"] = cache_seed(contract)
+    settings["caching"] = selection.caching
     settings["host_pending"] = selection.host_pending
     world[0]["frames"]["frame_count"] = selection.frames
     fill_free(world[0]["pages"], geometry.pages)

@@ -29,6 +29,7 @@ class Options:
     cache_bytes: int | None = None
     frames: int = 2
     host_pending: bool = False
+    caching: bool = True  # prefixes are reused
     size: str | None = None  # name of a Limits
 
 
@@ -42,6 +43,7 @@ class Selection:
     prefill_tokens: int
     frames: int
     host_pending: bool
+    caching: bool
     programs: tuple[int, ...]
     page_bytes: int
 
@@ -135,11 +137,12 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         lanes=lanes, packed=packed, slots=slots,
         pages=choose_pages(page_bytes, slots * per_request, options),
         page_tokens=contract.cache.page_tokens, pages_per_request=per_request,
-        updates=packed // contract.cache.page_tokens + 2 * lanes, logit_rows=max(lanes, scored))
+        updates=packed // contract.cache.page_tokens + 2 * lanes + per_request,
+        logit_rows=max(lanes, scored))
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry))
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,
-                     programs, page_bytes)
+                     options.caching, programs, page_bytes)

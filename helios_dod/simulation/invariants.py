@@ -7,6 +7,7 @@ from helios_dod.terms import (
     FINISHED,
     FRAME_SUBMITTED,
     FREE,
+    PAGE_IMMUTABLE,
     PAGE_PRIVATE,
     RUNNING,
     SLOT_DRAINING,
@@ -45,8 +46,8 @@ def check_requests(w: np.void) -> None:
     require(row == NO_ROW and int(r["waiting_last"]) == previous, "requests.waiting_last")
     waiting = np.nonzero(r["state"] == WAITING)[0].tolist()
     require(sorted(listed) == waiting, f"requests: waiting list {listed}, WAITING rows {waiting}")
-    order = [int(r["priority"][row]) for row in listed]
-    require(order == sorted(order), f"requests: priorities in the waiting list {order}")
+    order = [int(r["order_ns"][row]) for row in listed]
+    require(order == sorted(order), f"requests: order in the waiting list {order}")
     for row in np.nonzero(r["state"] != FREE)[0].tolist():
         slot = int(r["slot"][row])
         require((slot != NO_ROW) or r["state"][row] != RUNNING, f"requests[{row}].slot")
@@ -92,28 +93,57 @@ def check_slots(w: np.void) -> None:
         held = int(s["page_count"][slot]) * int(w["settings"]["page_tokens"])
         require(held >= int(s["scheduled"][slot]), f"slots[{slot}].page_count holds {held}")
         request = int(s["request"][slot])
+        if request == NO_ROW:
+            require(s["state"][slot] == SLOT_DRAINING, f"slots[{slot}].request of no draining slot")
+            continue
         expected = FINISHED if s["state"][slot] == SLOT_DRAINING else RUNNING
         require(int(w["requests"]["state"][request]) == expected, f"slots[{slot}].state")
 
 
 def check_pages(w: np.void) -> None:
-    """Every page is free or listed once, by its owner; promises never exceed what is free."""
+    """Every page is free, private and listed once by its owner, or immutable and counted."""
     p, s = w["pages"], w["slots"]
-    check_free(p, "pages", int(p["page_count"]))
-    owned, promised = {}, 0
+    rows = int(p["page_count"])
+    check_free(p, "pages", rows)
+    named = np.zeros(rows, int)
+    promised = 0
     for slot in s["live"][: int(s["live_count"])]:
-        promised += int(w["requests"]["page_need"][s["request"][slot]]) - int(s["page_count"][slot])
-        for index in range(int(s["page_count"][slot])):
-            page = int(s["pages"][slot, index])
-            require(page not in owned, f"pages[{page}]: in two page tables")
-            owned[page] = int(slot)
-    for page, slot in owned.items():
-        require(p["state"][page] == PAGE_PRIVATE and int(p["owner"][page]) == slot,
-                f"pages[{page}].owner {p['owner'][page]}, table of slot {slot}")
-    require(len(owned) + int(p["free_count"]) == int(p["page_count"]),
-            f"pages.free_count {p['free_count']}")
-    require(promised == int(p["promised_count"]) <= int(p["free_count"]),
-            f"pages.promised_count {p['promised_count']}, needs {promised}")
+        count = int(s["page_count"][slot])
+        promised += max(int(s["promise"][slot]) - count, 0)
+        for page in s["pages"][slot, :count]:
+            named[page] += 1
+            require(p["state"][page] == PAGE_IMMUTABLE or int(p["owner"][page]) == int(slot),
+                    f"pages[{page}].owner {p['owner'][page]}, in the table of slot {slot}")
+    private, shared = p["state"][:rows] == PAGE_PRIVATE, p["state"][:rows] == PAGE_IMMUTABLE
+    require((named[private] == 1).all(), f"pages: private ones named {named[private].tolist()}")
+    require(np.array_equal(named[shared], p["references"][:rows][shared]),
+            f"pages.references {p['references'][:rows][shared]}, named {named[shared]}")
+    require(not named[~private & ~shared].any(), "pages: a free page in a page table")
+    require(promised == int(p["promised_count"]), f"pages.promised_count {p['promised_count']}, "
+            f"slots are promised {promised}")
+    check_cache(w, rows, shared)
+
+
+def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
+    """Children, the eviction list and the index against the immutable pages."""
+    p = w["pages"]
+    children = np.zeros(rows, int)
+    for page in np.nonzero(shared)[0]:
+        if p["parent"][page] != NO_ROW:
+            children[p["parent"][page]] += 1
+    require(np.array_equal(children[shared], p["children"][:rows][shared]), "pages.children")
+    idle = shared & (p["references"][:rows] == 0)
+    require(int(idle.sum()) == int(p["idle_count"]), f"pages.idle_count {p['idle_count']}")
+    listed: list[int] = []
+    behind = int(p["oldest"])
+    while behind != NO_ROW and len(listed) <= rows:
+        listed.append(behind)
+        behind = int(p["newer"][behind])
+    leaves = np.nonzero(idle & (children == 0))[0].tolist()
+    require(sorted(listed) == leaves, f"pages: eviction list {listed}, idle leaves {leaves}")
+    indexed = w["prefixes"]["page"]
+    require(sorted(indexed[indexed != NO_ROW].tolist()) == np.nonzero(shared)[0].tolist(),
+            "prefixes: not the immutable pages, each once")
 
 
 def check(world: np.ndarray) -> None:
@@ -126,14 +156,14 @@ def check(world: np.ndarray) -> None:
 
 
 def check_quiet(world: np.ndarray) -> None:
-    """What must hold when all work is done and delivered: nothing is held."""
+    """What must hold when all work is done and delivered: nothing is held but cached pages."""
     check(world)
     w = world[0]
-    capacities = (("requests", len(w["requests"]["state"])),
-                  ("slots", int(w["settings"]["slot_count"])),
-                  ("pages", int(w["pages"]["page_count"])), ("tokens", len(w["tokens"]["owner"])))
-    for name, rows in capacities:
-        require(int(w[name]["free_count"]) == rows,
-                f"{name}.free_count {w[name]['free_count']} of {rows}")
+    pages = int(w["pages"]["free_count"]) + int(w["pages"]["idle_count"])
+    require(pages == int(w["pages"]["page_count"]), f"pages: {pages} of {w['pages']['page_count']}")
+    capacities = {"requests": len(w["requests"]["state"]), "tokens": len(w["tokens"]["owner"]),
+                  "slots": int(w["settings"]["slot_count"])}
+    for name, rows in capacities.items():
+        require(int(w[name]["free_count"]) == rows, f"{name}.free_count {w[name]['free_count']}")
     require(not w["frames"]["state"].any(), f"frames.state {w['frames']['state']}")
     require(int(w["pages"]["promised_count"]) == 0, "pages.promised_count")

@@ -21,6 +21,7 @@ ADMISSION = (
     ("top_p", contract.TOP_P, 1), ("min_p", contract.MIN_P, 1), ("top_k", contract.TOP_K, 1),
     ("repetition", contract.REPETITION_PENALTY, 1), ("presence", contract.PRESENCE_PENALTY, 1),
     ("frequency", contract.FREQUENCY_PENALTY, 1), ("limit", contract.OUTPUT_LIMIT, 1),
+    ("generated", contract.GENERATED, 1),
     ("minimum", contract.OUTPUT_MINIMUM, 1), ("stop_tokens", contract.STOP_TOKENS, EOS_MAX),
     ("top_count", contract.TOP_LOGPROBS, 1), ("bias_count", contract.BIAS_COUNT, 1),
     ("bias_tokens", contract.BIAS_TOKENS, BIAS_MAX),

@@ -47,6 +47,8 @@ class Workload:
     deadline: float = 0.05  # share of requests with a deadline
     stop_ids: float = 0.1  # share of requests with stop ids
     ignore_eos: float = 0.3
+    shared: float = 0.5  # share of requests that begin like an earlier one
+    salted: float = 0.1  # share of requests with a cache salt
     oversize: float = 0.02  # share of requests that exceed the context
     drain: float = 0.7  # the reader empties its egress ring this tick
     prompt_max: int = 60
@@ -60,6 +62,7 @@ def swarm(rng: random.Random) -> Workload:
     return Workload(
         arrival=pick((0.05, 0.3, 1.0)), cancel=pick((0.0, 0.02, 0.3)), deadline=pick((0.0, 0.2)),
         stop_ids=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
+        shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)),
         prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)))
 
 
@@ -97,6 +100,7 @@ class Simulator:
         self.live: dict[int, Live] = {}
         self.next_tag = 1
         self.finished = self.rejected = 0
+        self.texts: list[list[int]] = []  # recent prompts with their answers
         self.fill = selection.context_tokens
 
     def request(self) -> Submission:
@@ -109,11 +113,21 @@ class Simulator:
         eos = () if rng.random() < load.ignore_eos else (0, 1)
         stops = (2, 3) if rng.random() < load.stop_ids else ()
         deadline = self.clock.now_ns + rng.randint(0, 60_000) if rng.random() < load.deadline else 0
-        prompt = np.array([rng.randrange(self.vocabulary) for _ in range(count)], np.int32)
+        prompt = np.array(self.prompt(count), np.int32)
         return Submission(
             tag=self.next_tag, prompt=prompt, output_limit=limit,
-            output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64), eos=eos, stop_ids=stops,
+            output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64),
+            salt=int(rng.random() < load.salted), eos=eos, stop_ids=stops,
             deadline_ns=deadline, priority=rng.randint(0, load.priority_max))
+
+    def prompt(self, count: int) -> list[int]:
+        """`count` random tokens, or an earlier text continued."""
+        rng = self.rng
+        tail = [rng.randrange(self.vocabulary) for _ in range(count)]
+        if not self.texts or rng.random() >= self.workload.shared:
+            return tail
+        text = rng.choice(self.texts)
+        return text[: rng.randint(1, len(text))] + tail[: rng.randint(0, count)]
 
     def send(self, arrivals: bool) -> None:
         """This tick's arrivals and cancels."""
@@ -157,6 +171,7 @@ class Simulator:
                     f"finish {reason} of an ordinary request")
             require(live.tokens == expected[:count], f"tag {s.tag}: {live.tokens} not a prefix")
             return
+        self.texts = [*self.texts[-19:], s.prompt.tolist() + live.tokens[:40]]
         require(live.tokens == expected, f"tag {s.tag}: got {live.tokens}, expected {expected}")
         last = expected[-1]
         if last in s.eos and len(expected) > s.output_minimum:

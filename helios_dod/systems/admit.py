@@ -2,13 +2,62 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
+from helios_dod.tables.pages import reference_page
 from helios_dod.tables.requests import waiting_remove
 from helios_dod.terms import FREE, RUNNING, SLOT_ADMITTED
 
 
 @kernel
+def idle_matched(world, row):
+    """Matched pages that no table names: taking them leaves fewer to evict."""
+    pages, page, count = world[0].pages, world[0].requests.match_page[row], 0
+    while page != NO_ROW and pages.references[page] == 0:
+        count += 1
+        page = pages.parent[page]
+    return count
+
+
+@kernel
+def promise_of(world, row):
+    """Pages that a request is promised: its tokens so far and the next one. The rest is
+    overcommitted: `preempt` decides when it runs out."""
+    requests, settings = world[0].requests, world[0].settings
+    return min(requests.page_need[row], -(-(requests.token_count[row] + 1) // settings.page_tokens))
+
+
+@kernel
+def fits(world, row):
+    """Can the promise be kept, with one page to grow for every running request?"""
+    pages = world[0].pages
+    fresh = promise_of(world, row) - world[0].requests.match_count[row]
+    reachable = pages.free_count + pages.idle_count - idle_matched(world, row)
+    return fresh <= reachable - pages.promised_count - world[0].slots.live_count
+
+
+@kernel
+def take_matched(world, row, slot):
+    """Fills the slot's page table with the matched pages, from the deepest up."""
+    slots, requests, settings = world[0].slots, world[0].requests, world[0].settings
+    count, page = requests.match_count[row], requests.match_page[row]
+    slots.published_count[slot] = count
+    slots.published_page[slot] = page
+    slots.published_hash[slot] = settings.cache_seed if count == 0 else world[0].pages.hash[page]
+    for index in range(count - 1, -1, -1):
+        slots.pages[slot, index] = page
+        reference_page(world, page)
+        page = world[0].pages.parent[page]
+    assert page == NO_ROW
+    slots.page_count[slot] = count
+    slots.consumed[slot] = count * settings.page_tokens
+    slots.scheduled[slot] = count * settings.page_tokens
+    if requests.token_count[row] == requests.prompt_count[row]:
+        requests.cached_count[row] = count * settings.page_tokens
+        world[0].counters.prompt_tokens_cached += count * settings.page_tokens
+
+
+@kernel
 def take_slot(world, row):
-    """Gives a request a slot and promises it every page that it can come to hold."""
+    """Gives a request a slot, its cached pages, and a promise of the pages it needs at once."""
     slots, requests = world[0].slots, world[0].requests
     slots.free_count -= 1
     slot = slots.free[slots.free_count]
@@ -20,26 +69,29 @@ def take_slot(world, row):
         requests.stop_id_count[row] > 0 or world[0].settings.host_pending == 1)
     slots.live[slots.live_count] = slot
     slots.live_count += 1
+    slots.prefill_end[slot] = requests.token_count[row]
+    slots.promise[slot] = promise_of(world, row)
+    take_matched(world, row, slot)
+    world[0].pages.promised_count += slots.promise[slot] - slots.page_count[slot]
     requests.slot[row] = slot
     requests.state[row] = RUNNING
-    world[0].pages.promised_count += requests.page_need[row]
 
 
 @system(
-    reads="settings.* pages.free_count",
-    writes="requests.* slots.* pages.promised_count counters.*",
+    reads="settings.*",
+    writes="requests.* slots.* pages.* counters.*",
 )
 def admit(world):
     """Takes requests in list order until one does not fit; nothing overtakes it, so none
     starves."""
-    requests, slots, pages = world[0].requests, world[0].slots, world[0].pages
+    requests, slots = world[0].requests, world[0].slots
     for _ in range(requests.waiting_count):
         row = requests.waiting_first
         assert row != NO_ROW
         if slots.live_count >= world[0].settings.slot_count or slots.free_count == 0:
             world[0].counters.slots_full += 1
             return
-        if requests.page_need[row] > pages.free_count - pages.promised_count:
+        if not fits(world, row):
             world[0].counters.pages_full += 1
             return
         waiting_remove(world, row)

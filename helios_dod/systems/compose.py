@@ -87,32 +87,67 @@ def compose_initialize(world, frame):
 
 
 @kernel
-def compose_lanes(world, frame):
-    """Decode lanes, then prompts that end in this frame, then one chunk of the next prompt.
+def room_tokens(world, frame, slot):
+    """Tokens that the slot can consume with the pages and page-table updates left in this frame."""
+    frames, slots = world[0].frames, world[0].slots
+    pending = slots.page_count[slot] - slots.uploaded_count[slot]
+    if pending > frames.update_room[frame]:
+        return 0
+    pages = min(frames.page_room[frame], frames.update_room[frame] - pending)
+    held = (slots.page_count[slot] + pages) * world[0].settings.page_tokens
+    return held - slots.scheduled[slot]
 
-    Lanes that sample come first, as the programs require."""
-    frames, slots, requests = world[0].frames, world[0].slots, world[0].requests
+
+@kernel
+def add_work(world, frame, slot, length, sampled):
+    """A lane, and the room that it takes."""
+    frames, slots = world[0].frames, world[0].slots
+    pages = -(-(slots.scheduled[slot] + length) // world[0].settings.page_tokens)
+    fresh = max(pages - slots.page_count[slot], 0)
+    frames.page_room[frame] -= fresh
+    frames.update_room[frame] -= slots.page_count[slot] - slots.uploaded_count[slot] + fresh
+    add_lane(world, frame, slot, length, sampled)
+
+
+@kernel
+def compose_decodes(world, frame):
+    """Every slot whose next token can be computed; their number."""
+    slots = world[0].slots
     for i in range(slots.live_count):
         slot = slots.live[i]
-        if decodable(world, frame, slot):
-            add_lane(world, frame, slot, 1, 1)
-    decodes = frames.lane_count[frame]
-    budget = world[0].settings.prefill_tokens - decodes
-    partial = NO_ROW
+        if decodable(world, frame, slot) and room_tokens(world, frame, slot) >= 1:
+            add_work(world, frame, slot, 1, 1)
+    return world[0].frames.lane_count[frame]
+
+
+@kernel
+def compose_prompts(world, frame, budget):
+    """Prompts that end in this frame, then one chunk of the next, since lanes that sample come
+    first. In admission order: a prompt that finds no room lets none pass."""
+    slots = world[0].slots
     for i in range(slots.live_count):
         slot = slots.live[i]
-        if slots.state[slot] != SLOT_PREFILL or budget <= 0:
+        if slots.state[slot] != SLOT_PREFILL:
             continue
-        rest = requests.prompt_count[slots.request[slot]] - slots.scheduled[slot]
-        if rest <= budget:
-            add_lane(world, frame, slot, rest, 1)
-            slots.state[slot] = SLOT_DECODE
-            budget -= rest
-        else:
-            partial = slot
-            break
-    if partial != NO_ROW:
-        add_lane(world, frame, partial, budget, 0)
+        rest = slots.prefill_end[slot] - slots.scheduled[slot]
+        chunk = min(min(rest, budget), room_tokens(world, frame, slot))
+        if chunk <= 0:
+            return
+        add_work(world, frame, slot, chunk, 1 if chunk == rest else 0)
+        if chunk < rest:
+            return
+        slots.state[slot] = SLOT_DECODE
+        budget -= chunk
+
+
+@kernel
+def compose_lanes(world, frame):
+    """Decode lanes, then prompts; the number of the former."""
+    frames = world[0].frames
+    frames.page_room[frame] = world[0].pages.free_count
+    frames.update_room[frame] = world[0].settings.page_updates
+    decodes = compose_decodes(world, frame)
+    compose_prompts(world, frame, world[0].settings.prefill_tokens - decodes)
     return decodes
 
 
@@ -129,7 +164,7 @@ def lane_program(world, frame, decodes):
 
 
 @system(
-    reads="settings.* programs.* requests.*",
+    reads="settings.* programs.* requests.* pages.free_count",
     writes="frames.* lanes.* slots.state counters.ticks_idle",
 )
 def compose(world):

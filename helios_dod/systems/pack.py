@@ -101,8 +101,9 @@ def pack_geometry(world, frame, binding, words):
 
 
 @kernel
-def packed_value(world, source, lane, row, position):
-    """Value of a packed token at a position of its request."""
+def packed_value(world, source, lane, slot, position):
+    """Value of a packed token at a position of its slot's request."""
+    row = world[0].slots.request[slot]
     prompt_count = world[0].requests.prompt_count[row]
     if source == SOURCE_LANE:
         return lane
@@ -111,7 +112,7 @@ def packed_value(world, source, lane, row, position):
     if source == SOURCE_TARGET_TOKEN:
         return token_at(world, row, position + 1) if position + 1 < prompt_count else 0
     assert source == SOURCE_TOKEN
-    if position < prompt_count or world[0].settings.host_pending == 1:
+    if position < world[0].slots.prefill_end[slot] or world[0].settings.host_pending == 1:
         return token_at(world, row, position)
     return -1  # the device owns it
 
@@ -122,11 +123,11 @@ def pack_tokens(world, frame, binding, words):
     lanes, bindings = world[0].lanes, world[0].bindings
     source, offset = bindings.source[binding], bindings.offset[binding]
     for lane in range(world[0].frames.lane_count[frame]):
-        row = world[0].slots.request[lanes.slot[frame, lane]]
+        slot = lanes.slot[frame, lane]
         at = bindings.first[binding] + lanes.query_start[frame, lane]
         position = lanes.consumed[frame, lane]
         for i in range(lanes.query_length[frame, lane]):
-            value = packed_value(world, source, lane, row, position + i)
+            value = packed_value(world, source, lane, slot, position + i)
             words[at + i] = value + offset if value >= 0 else value
 
 
@@ -234,7 +235,7 @@ def pack_binding(world, frame, binding, batch):
 
 
 @system(
-    reads="bindings.* programs.* frames.* lanes.* slots.request requests.* tokens.ids settings.*",
+    reads="bindings.* programs.* frames.* lanes.* slots.* requests.* tokens.ids settings.*",
     writes="staging.words frames.state",
 )
 def pack(world):

@@ -19,6 +19,8 @@ from helios_dod.terms import (
     WAITING,
 )
 
+AGING_NS = 60_000_000_000  # one priority class outweighs so much waiting, and no more
+
 
 @kernel
 def reject(world, frontend, tag, reason, value, limit):
@@ -96,6 +98,11 @@ def accept_submission(world, frontend, source, row):
     requests.output_limit[row] = output
     requests.output_minimum[row] = ring.output_minimum[frontend, source]
     requests.emitted_count[row] = 0
+    requests.salt[row] = ring.salt[frontend, source]
+    requests.order_ns[row] = requests.arrival_ns[row] + requests.priority[row] * AGING_NS
+    requests.match_page[row] = NO_ROW
+    requests.match_count[row] = 0
+    requests.match_epoch[row] = world[0].pages.epoch - 1
     requests.page_need[row] = -(-(prompt + output) // settings.page_tokens)
     requests.seed[row] = ring.seed[frontend, source]
     requests.temperature[row] = ring.temperature[frontend, source]

@@ -2,7 +2,7 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
-from helios_dod.tables.pages import free_page
+from helios_dod.tables.pages import release_page
 from helios_dod.tables.requests import free_request
 from helios_dod.terms import FINISHED, FRAME_ACCEPTED, FREE, SLOT_DRAINING
 
@@ -18,14 +18,14 @@ def scores_pending(world, slot):
 
 @kernel
 def free_slot(world, slot):
-    """Returns a slot, its pages and its unused page promises; frees the request if delivered."""
+    """Returns a slot, its pages and what was promised beyond; frees a delivered request."""
     slots, requests = world[0].slots, world[0].requests
     row = slots.request[slot]
-    assert requests.slot[row] == slot and requests.state[row] == FINISHED
-    for index in range(slots.page_count[slot]):
-        free_page(world, slot, slots.pages[slot, index])
+    assert row == NO_ROW or (requests.slot[row] == slot and requests.state[row] == FINISHED)
+    for index in range(slots.page_count[slot] - 1, -1, -1):
+        release_page(world, slot, slots.pages[slot, index])
         slots.pages[slot, index] = NO_ROW
-    world[0].pages.promised_count -= requests.page_need[row] - slots.page_count[slot]
+    world[0].pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
     assert world[0].pages.promised_count >= 0
     slots.state[slot] = FREE
     slots.request[slot] = NO_ROW
@@ -35,8 +35,15 @@ def free_slot(world, slot):
     slots.scheduled[slot] = 0
     slots.sampled[slot] = 0
     slots.feedback[slot] = 0
+    slots.promise[slot] = 0
+    slots.prefill_end[slot] = 0
+    slots.published_count[slot] = 0
+    slots.published_page[slot] = NO_ROW
+    slots.published_hash[slot] = 0
     slots.free[slots.free_count] = slot
     slots.free_count += 1
+    if row == NO_ROW:
+        return  # preempted: the request waits
     requests.slot[row] = NO_ROW
     if requests.delivered[row] == 1:
         free_request(world, row)

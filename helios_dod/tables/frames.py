@@ -14,6 +14,8 @@ class Frames:
     sampled_count: i32  # lanes that sample; they come first
     packed_count: i32
     page_update_count: i32
+    page_room: i32  # free pages and page-table updates left while composing
+    update_room: i32
     submitted_ns: i64
     finished_ns: i64
     retired_ranks: i64  # mask

@@ -11,7 +11,7 @@ class Requests:
     """One row per accepted request. FREE rows are zero except links, which are NO_ROW.
 
     Invariants: `slot` and `slots.request` agree while RUNNING; `prompt_count <= token_count <=
-    prompt_count + output_limit`; the waiting list is ordered by priority, then arrival; float
+    prompt_count + output_limit`; the waiting list is ordered by `order_ns`; float
     parameters are float32 bits.
     """
 
@@ -35,6 +35,11 @@ class Requests:
     output_limit: i32
     output_minimum: i32
     emitted_count: i32  # generated tokens already in the egress ring
+    salt: u64  # digest of the request's cache salt, 0: none
+    order_ns: i64  # arrival plus priority times AGING_NS: the waiting list is in this order
+    match_page: i32  # deepest cached page of its text, valid while match_epoch is pages.epoch
+    match_count: i32  # pages up to match_page
+    match_epoch: i32
     page_need: i32  # pages that the request can hold at most
     block_count: i32
     blocks: i32["blocks_per_request_max"]
@@ -100,11 +105,11 @@ def free_request(world, row):
 
 @kernel
 def waiting_insert(world, row):
-    """Links a row behind every waiting request of its priority or a smaller one."""
+    """Links a row behind every waiting request whose order is not larger."""
     requests = world[0].requests
     after = requests.waiting_last
     for _ in range(requests.waiting_count):
-        if requests.priority[after] <= requests.priority[row]:
+        if requests.order_ns[after] <= requests.order_ns[row]:
             break
         after = requests.waiting_previous[after]
     before = requests.waiting_first if after == NO_ROW else requests.waiting_next[after]

@@ -27,6 +27,7 @@ class Ingress:
     output_limit: i32["ingress_rows_max"]
     output_minimum: i32["ingress_rows_max"]
     seed: u64["ingress_rows_max"]
+    salt: u64["ingress_rows_max"]
     temperature: i32["ingress_rows_max"]
     top_p: i32["ingress_rows_max"]
     min_p: i32["ingress_rows_max"]

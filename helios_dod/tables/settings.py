@@ -1,6 +1,6 @@
 """What was chosen at load, the clock, and the counters: tables of one row."""
 
-from helios_dod.schema import i32, i64, scalar, table
+from helios_dod.schema import i32, i64, scalar, table, u64
 
 
 @table()
@@ -13,7 +13,10 @@ class Settings:
     input_vocabulary: scalar(i32)
     slot_count: scalar(i32)
     prefill_tokens: scalar(i32)  # prompt tokens of one frame at most
+    page_updates: scalar(i32)  # page-table entries that one frame uploads at most
     cursor_lag: scalar(i32)
+    cache_seed: scalar(u64)  # hash of the cache identity, where every chain of pages begins
+    caching: scalar(i32)  # 1: prefixes are reused
     host_pending: scalar(i32)  # 1: the host owns pending tokens, so every step is fed back
 
 
@@ -46,4 +49,8 @@ class Counters:
     ticks_idle: scalar(i64)
     egress_full: scalar(i64)
     pages_full: scalar(i64)
+    pages_published: scalar(i64)
+    pages_evicted: scalar(i64)
+    prompt_tokens_cached: scalar(i64)
+    preempted: scalar(i64)
     slots_full: scalar(i64)

@@ -1,6 +1,6 @@
 """Physical request rows: what the device holds state for."""
 
-from helios_dod.schema import i32, scalar, table, u8, u32
+from helios_dod.schema import i32, scalar, table, u8, u32, u64
 
 
 @table(rows="slots_max")
@@ -22,6 +22,11 @@ class Slots:
     draft_cursor: i32
     page_count: i32
     uploaded_count: i32  # page-table entries that the device has
+    prefill_end: i32  # tokens to prefill: the prompt, after preemption the output so far too
+    promise: i32  # pages that admission promised; what the slot holds beyond is overcommitted
+    published_count: i32  # pages whose content is indexed
+    published_page: i32  # the immutable page of the last of them
+    published_hash: u64
     pages: i32["pages_per_request_max"]
     feature_slot: i32
     # generated index + 1 of a log-probability row not yet delivered, per frame

@@ -1,0 +1,74 @@
+"""preempt: when pages run out, the last in order goes back to the waiting list, with its tokens.
+
+It resumes to the identical output: its tokens so far are prefilled like a prompt, and a draw
+depends on the seed and the position alone."""
+
+from helios_dod.limits import NO_ROW
+from helios_dod.system import kernel, system
+from helios_dod.systems.evict import demand
+from helios_dod.tables.requests import waiting_insert
+from helios_dod.terms import SLOT_DRAINING, WAITING
+
+
+@kernel
+def last_in_order(world):
+    """The live slot whose request comes last, if it is not the only one that still runs."""
+    slots, order = world[0].slots, world[0].requests.order_ns
+    last, running = NO_ROW, 0
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.state[slot] == SLOT_DRAINING:
+            continue
+        running += 1
+        if last == NO_ROW or order[slots.request[slot]] >= order[slots.request[last]]:
+            last = slot
+    return last if running > 1 else NO_ROW
+
+
+@kernel
+def send_back(world, slot):
+    """Detaches the request; the slot drains. Tokens whose log-probabilities are not yet delivered
+    are dropped, to be drawn again."""
+    slots, requests, pages = world[0].slots, world[0].requests, world[0].pages
+    row = slots.request[slot]
+    if requests.top_logprobs[row] >= 0:
+        requests.token_count[row] = requests.prompt_count[row] + requests.emitted_count[row]
+        slots.scores_held[slot, :] = 0
+    pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
+    slots.promise[slot] = 0
+    slots.state[slot] = SLOT_DRAINING
+    slots.request[slot] = NO_ROW
+    requests.slot[row] = NO_ROW
+    requests.state[row] = WAITING
+    requests.match_epoch[row] = world[0].pages.epoch - 1
+    waiting_insert(world, row)
+    world[0].counters.preempted += 1
+
+
+@kernel
+def coming(world):
+    """Pages that drain with their slots."""
+    slots, count = world[0].slots, 0
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.state[slot] == SLOT_DRAINING:
+            count += slots.page_count[slot]
+    return count
+
+
+@system(
+    reads="settings.* pages.* requests.*",
+    writes="slots.* requests.* pages.promised_count counters.preempted",
+)
+def preempt(world):
+    """Until what is free and what is coming covers the next frame, or one request is left."""
+    pages = world[0].pages
+    if pages.free_count >= demand(world):
+        return
+    for _ in range(world[0].slots.live_count):
+        if pages.free_count + pages.idle_count + coming(world) >= demand(world):
+            return
+        slot = last_in_order(world)
+        if slot == NO_ROW:
+            return
+        send_back(world, slot)

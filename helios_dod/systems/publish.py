@@ -1,0 +1,64 @@
+"""publish: complete pages of committed tokens become immutable and can be found by content."""
+
+from helios_dod.limits import NO_ROW, TOKEN_BLOCK
+from helios_dod.system import kernel, system
+from helios_dod.tables.pages import publish_page
+from helios_dod.tables.prefixes import chain, find_page
+from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FRAME_ACCEPTED
+
+
+@kernel
+def publish_next(world, slot, row):
+    """Publishes the slot's next complete page, or follows the one that already has its content."""
+    slots, requests, pages = world[0].slots, world[0].requests, world[0].pages
+    count = world[0].settings.page_tokens
+    index = slots.published_count[slot]
+    first = index * count
+    block = requests.blocks[row, first // TOKEN_BLOCK]
+    ids = world[0].tokens.ids[block, first % TOKEN_BLOCK:first % TOKEN_BLOCK + count]
+    parent = slots.published_page[slot]
+    hashed = chain(slots.published_hash[slot], ids, count)
+    page = find_page(world, hashed, parent, requests.salt[row], ids, count)
+    if page == NO_ROW:
+        page = slots.pages[slot, index]
+        for i in range(count):
+            pages.ids[page, i] = ids[i]
+        publish_page(world, page, hashed, parent, requests.salt[row])
+        world[0].counters.pages_published += 1
+    slots.published_page[slot] = page
+    slots.published_hash[slot] = hashed
+    slots.published_count[slot] = index + 1
+
+
+@kernel
+def publishable(world, row):
+    """A running request, or one that ended by itself: an ended or failed one keeps its candidate
+    private."""
+    if row == NO_ROW:
+        return False
+    reason = world[0].requests.finish[row]
+    return reason in (0, FINISH_EOS, FINISH_LIMIT)
+
+
+@system(
+    reads="settings.* frames.* lanes.slot requests.* tokens.ids",
+    writes="slots.published_count slots.published_page slots.published_hash pages.* prefixes.* "
+           "counters.pages_published",
+)
+def publish(world):
+    """Looks at every lane of this tick's accepted frames."""
+    frames, slots = world[0].frames, world[0].slots
+    if world[0].settings.caching == 0:
+        return
+    for frame in range(frames.state.shape[0]):
+        if frames.state[frame] != FRAME_ACCEPTED or frames.error[frame] != 0:
+            continue
+        for lane in range(frames.lane_count[frame]):
+            slot = world[0].lanes.slot[frame, lane]
+            complete = slots.consumed[slot] // world[0].settings.page_tokens
+            if slots.published_count[slot] >= complete:
+                continue
+            row = slots.request[slot]
+            if publishable(world, row):
+                for _ in range(complete - slots.published_count[slot]):
+                    publish_next(world, slot, row)
