@@ -35,6 +35,10 @@ COUNTERS = {  # counters column -> what it counts
     "egress_full": "Times that an event waited for room in an egress ring",
     "pages_full": "Times that a request waited for pages",
     "slots_full": "Times that a request waited for a slot",
+    "pages_published": "Pages whose content became reusable",
+    "pages_evicted": "Pages whose content was dropped for others",
+    "prompt_tokens_cached": "Prompt tokens that were found in the cache",
+    "preempted": "Times that a running request was sent back for want of pages",
 }
 
 
@@ -76,7 +80,11 @@ class Collector:
             "requests_running": ("Requests on the device",
                                  int(np.count_nonzero(requests["state"] == RUNNING))),
             "slots_used": ("Slots in use", int(np.count_nonzero(slots["state"] != FREE))),
-            "pages_used": ("Cache pages in use", int(np.count_nonzero(pages["state"] != FREE))),
+            "pages": ("Cache pages", int(pages["page_count"])),
+            "pages_used": ("Cache pages that running requests hold",
+                           int(pages["page_count"] - pages["free_count"] - pages["idle_count"])),
+            "pages_cached": ("Cache pages that hold reusable content and nothing else holds",
+                             int(pages["idle_count"])),
             "ticks": ("Ticks of the engine", int(self.world[0]["clock"]["tick"])),
         }
         for name, (help_text, value) in values.items():
