@@ -18,6 +18,7 @@ from helios_dod.frontend.output.terms import (
     Start,
     is_blank,
 )
+from helios_dod.frontend.output.values import document_of
 
 if TYPE_CHECKING:
     from helios_dod.frontend.output.parser import Parser
@@ -68,6 +69,7 @@ class FrameDocument:
         self.ignored = State(plain, self.ignore, self.mark)
         self.in_raw = State(make("frames.raw", controls, RAW_SLOW), self.raw.text, self.raw_mark,
                             self.end, RAW, ready=self.raw.is_ready)
+        self.in_object = State(plain, self.keep_text, self.object_mark, self.end)
         self.bare = State(plain, self.bare_text, self.bare_mark, self.end_bare)
         markup = dict(controls)
         if s.body:
@@ -85,6 +87,9 @@ class FrameDocument:
 
     def reasoning_text(self, symbols: str) -> None:
         self.out.text(REASONING, symbols)
+
+    def keep_text(self, symbols: str) -> None:
+        self.head.append(symbols)
 
     def ignore(self, symbols: str) -> None:
         """Text that no one is shown."""
@@ -281,14 +286,20 @@ class FrameDocument:
         bare = symbols.lstrip(BLANKS)
         if not bare:
             return None
-        name = self.undouble(self.recipient)
-        if bare[0] == "{" and name in self.out.tools:
-            self.out.begin(name)
-            self.raw.begin()
-            self.parser.state = self.in_raw
-        else:
-            self.parser.state = self.ignored
+        document = bare[0] == "{" and self.undouble(self.recipient) in self.out.tools
+        self.head = []
+        self.parser.state = self.in_object if document else self.ignored
         return len(symbols) - len(bare)
+
+    def object_mark(self, meaning: int, word: str) -> None:
+        """The object counts if it is complete and its frame ends."""
+        document = document_of(self.parser.bound.text_of("".join(self.head)))
+        if meaning == FRAME_END and document is not None:
+            self.out.begin(self.undouble(self.recipient))
+            self.out.arguments(document)
+            self.out.end()
+        if meaning != MESSAGE:
+            self.interrupt(meaning)
 
     def tool_mark(self, meaning: int, word: str) -> None:
         if meaning == MARKUP:

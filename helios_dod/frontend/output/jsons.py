@@ -33,6 +33,7 @@ class JsonCalls:
         self.name: list[str] = []
         self.size = 0
         self.tape: list[str] | None = None  # of a candidate
+        self.opening: list[str] | None = None  # what came after a tag, until it is a call
         self.unnamed: list[str] | None = None  # arguments of a call whose id names no tool
         self.after_item: Callable[[], None] = self.to_closing
         make, end, s = parser.bound.compiled, self.end, syntax
@@ -45,6 +46,8 @@ class JsonCalls:
         self.over = State(None, take=lambda buffer, at: len(buffer), end=end)
         self.closing = State(make("json.closing", {s.close: CLOSE, s.open: OPEN}), self.ignore,
                              self.closing_mark, end)
+        self.verbatim = State(make("json.closing", {s.close: CLOSE, s.open: OPEN}),
+                              self.verbatim_text, self.verbatim_mark)
         head = {s.open: OPEN, s.name_end: NAME_END, s.id_open: ID_OPEN, "{": BRACE}
         self.in_head = State(make("json.head", head), self.head_text, self.head_mark, end)
         items = {s.open: OPEN, s.close: CLOSE, s.item_open: ITEM, s.item_close: ITEM_CLOSE,
@@ -83,7 +86,12 @@ class JsonCalls:
         elif self.syntax.place == NamePlace.BEFORE:
             self.begin_head()
         else:
-            self.begin_envelope(self.to_closing)
+            self.begin_tagged(word)
+
+    def begin_tagged(self, word: str) -> None:
+        """An object between tags. Until it has a name and arguments its text is kept."""
+        self.opening = [word]
+        self.begin_envelope(self.to_closing)
 
     def end(self, rest: str) -> None:
         """The output ended here."""
@@ -111,8 +119,13 @@ class JsonCalls:
             if self.envelope.begun:
                 self.tape = None
                 self.out.release()
+        if self.opening is not None:
+            self.opening.append(buffer[at:end])
         if status == DONE:
             self.envelope.finish()
+        if self.envelope.begun:
+            self.opening = None
+        if status == DONE:
             self.after_item()
         elif status == BROKEN:
             self.out.incomplete()
@@ -120,12 +133,27 @@ class JsonCalls:
         return end
 
     def to_closing(self) -> None:
+        """The object is over; if it was no call's, all between the tags is content."""
         self.parser.state = self.closing
+        if self.opening is not None:
+            self.out.text(CONTENT, "".join(self.opening))
+            self.opening = None
+            self.parser.state = self.verbatim
 
     def closing_mark(self, meaning: int, word: str) -> None:
         if meaning == OPEN:
-            self.begin_envelope(self.to_closing)
+            self.begin_tagged(word)
         else:
+            self.host.leave()
+
+    def verbatim_text(self, symbols: str) -> None:
+        self.out.text(CONTENT, symbols)
+
+    def verbatim_mark(self, meaning: int, word: str) -> None:
+        if meaning == OPEN:
+            self.begin_tagged(word)
+        else:
+            self.out.text(CONTENT, word)
             self.host.leave()
 
     # objects without markers

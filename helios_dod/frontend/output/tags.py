@@ -42,6 +42,7 @@ class TagCalls:
         self.candidate = 0
         self.wrapped = False  # whether the section has an opener of its own
         self.done = 0  # calls of this section
+        self.strange = False  # whether a candidate section has text that belongs to no call
         self.head: list[str] = []
         self.head_size = 0
         self.body: list[str] = []
@@ -114,6 +115,7 @@ class TagCalls:
     def begin_candidate(self, commit: int, word: str) -> None:
         """What follows is a call only if it turns out well."""
         self.candidate = commit
+        self.strange = False
         self.out.hold()
         self.parser.tape = [word]
 
@@ -168,6 +170,9 @@ class TagCalls:
         if is_blank(symbols):
             return None
         blanks = blank_count(symbols)
+        if self.candidate == FIRST:
+            self.strange = True
+            return None
         if self.candidate:
             self.reject(symbols[:blanks])
             return blanks
@@ -195,12 +200,11 @@ class TagCalls:
             self.complete()
 
     def leave_section(self) -> None:
-        if self.candidate == FIRST:
+        if self.candidate == FIRST and not self.strange:
             self.candidate, self.parser.tape = 0, None
             self.out.discard()
         elif self.candidate:
             self.reject()
-            return
         self.out.incomplete()
         self.host.leave()
 

@@ -129,7 +129,7 @@ def by_schema(text: str, admitted: Admitted, json_first: bool, python_literals: 
     document = document_of(text)
     if document is not None and is_admitted(document, admitted):
         return document
-    if document is not None and document_type(document) == "string":
+    if json_first and document is not None and document_type(document) == "string":
         inner = json.loads(document)
         found = scalar(inner.strip(), admitted, python_literals)
         if found is not None and (admitted.members is None or is_admitted(found, admitted)):

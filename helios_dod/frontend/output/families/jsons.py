@@ -1,19 +1,24 @@
 """Kind 4 syntaxes: JSON between markers. Sources: the chat templates and their format guides."""
 
+from dataclasses import replace
+
 from helios_dod.frontend.output.families.thinking import (
     IM_ENVELOPE,
     IM_TOKENS,
     THINK,
     THINK_BRACKETS,
+    THINK_LINES,
 )
 from helios_dod.frontend.output.syntax import EnvelopeSyntax, JsonSyntax, OutputSyntax
 from helios_dod.frontend.output.terms import CallIds, NamePlace
 
+TAGGED = JsonSyntax(NamePlace.OBJECT, open="<tool_call>", close="</tool_call>")
 TAGGED_JSON = OutputSyntax(
-    JsonSyntax(NamePlace.OBJECT, open="<tool_call>", close="</tool_call>", lead="\n"), THINK,
+    TAGGED, THINK,
     tokens=("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>",
             "</tool_response>"),
     dropped=IM_TOKENS, envelope=IM_ENVELOPE)
+TAGGED_JSON_LINES = replace(TAGGED_JSON, tool=replace(TAGGED, lead="\n"), think=THINK_LINES)
 
 BARE_JSON = OutputSyntax(
     JsonSyntax(NamePlace.OBJECT, absorbed=("<|python_tag|>",), arguments_required=True),

@@ -3,12 +3,14 @@
 Newlines between tags are written by some of the templates and accepted always.
 """
 
+from dataclasses import replace
+
 from helios_dod.frontend.output.families.thinking import THINK
 from helios_dod.frontend.output.syntax import EnvelopeSyntax, OutputSyntax, PairSyntax
 
 PAIRS = PairSyntax(
     call_open="<tool_call>", call_close="</tool_call>", key_open="<arg_key>",
-    key_close="</arg_key>", value_open="<arg_value>", value_close="</arg_value>", lead="\n",
+    key_close="</arg_key>", value_open="<arg_value>", value_close="</arg_value>",
     python_literals=True)
 
 ARGUMENT_TAGS = OutputSyntax(
@@ -17,3 +19,4 @@ ARGUMENT_TAGS = OutputSyntax(
             "</arg_value>", "<think>", "</think>"),
     dropped=("<|user|>", "<|observation|>", "<|endoftext|>", "<|assistant|>", "<|system|>"),
     envelope=EnvelopeSyntax("<|assistant|>", ("<|user|>", "<|observation|>", "<|system|>")))
+ARGUMENT_TAG_LINES = replace(ARGUMENT_TAGS, tool=replace(PAIRS, lead="\n"))

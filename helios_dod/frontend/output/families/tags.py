@@ -1,9 +1,12 @@
 """Kind 1 syntaxes: function tags, DSML in its three spellings, and ATEM (the body of frames).
 
 Sources: the chat templates and encoders that write them. Function tags: a newline each side of a
-value, calls in content after two newlines. DSML: `string` says whether a value is text; the block
-follows two newlines; tag names of the newest spelling begin with a space.
+value; with LINES also the newlines that templates write around reasoning and before calls. DSML:
+`string` says whether a value is text; the block follows two newlines; tag names of the newest
+spelling begin with a space.
 """
+
+from dataclasses import replace
 
 from helios_dod.frontend.output.families.thinking import (
     IM_ENVELOPE,
@@ -18,7 +21,7 @@ FUNCTIONS = TagSyntax(
     wrapper_open="<tool_call>", wrapper_close="</tool_call>",
     invoke_open="<function=", invoke_close="</function>",
     parameter_open="<parameter=", parameter_close="</parameter>",
-    typing=Typing.SCHEMA, edge_newlines=True, lead="\n\n", orphan=Orphan.AT_NAME, fences=True,
+    typing=Typing.SCHEMA, edge_newlines=True, orphan=Orphan.AT_NAME, fences=True,
     python_literals=True, unions=Unions.TEXT)
 
 MARK = "｜DSML｜"
@@ -41,7 +44,7 @@ ATEM = TagSyntax(
     invoke_open='<atem:invoke name="', invoke_close="</atem:invoke>",
     parameter_open='<atem:parameter name="', parameter_close="</atem:parameter>",
     typing=Typing.SCHEMA_THEN_JSON, quoted=True, implicit_ends=False, confirm_close=True,
-    unions=Unions.TEXT)
+    unions=Unions.JSON_FIRST)
 
 FUNCTION_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>",
                    "</tool_response>")
@@ -51,9 +54,10 @@ DSML_DROPPED = ("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", 
 DSML_ENVELOPE = EnvelopeSyntax("<｜Assistant｜>", ("<｜end▁of▁sentence｜>", "<｜User｜>"))
 
 
-def function_tags(think: ThinkSyntax) -> OutputSyntax:
+def function_tags(think: ThinkSyntax, lead: str) -> OutputSyntax:
     """Function tags with think tags beside them."""
-    return OutputSyntax(FUNCTIONS, think, FUNCTION_TOKENS, IM_TOKENS, IM_ENVELOPE)
+    return OutputSyntax(
+        replace(FUNCTIONS, lead=lead), think, FUNCTION_TOKENS, IM_TOKENS, IM_ENVELOPE)
 
 
 def dsml_output(tool: TagSyntax) -> OutputSyntax:
@@ -61,8 +65,8 @@ def dsml_output(tool: TagSyntax) -> OutputSyntax:
     return OutputSyntax(tool, THINK, DSML_TOKENS, DSML_DROPPED, DSML_ENVELOPE)
 
 
-FUNCTION_TAGS = function_tags(THINK)
-FUNCTION_TAG_LINES = function_tags(THINK_LINES)
+FUNCTION_TAGS = function_tags(THINK, "")
+FUNCTION_TAG_LINES = function_tags(THINK_LINES, "\n\n")
 DSML_FUNCTION_CALLS = dsml_output(
     dsml("function_calls", "invoke", "parameter", "functioncalls"))
 DSML_TOOL_CALLS = dsml_output(dsml("tool_calls", "invoke", "parameter", "toolcalls"))
