@@ -12,6 +12,7 @@ TOP_LOGPROBS_MAX = 20
 TOKEN_BLOCK = 256  # tokens of one block of the token arena
 FRAMES_MAX = 2  # programs in flight
 PAGE_TOKENS_MAX = 16  # tokens of one page
+MATCH_WINDOW = 16  # pages whose cache lines are asked for together while matching
 GROUPS_MAX = 2  # page groups (windowed and full histories)
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
 

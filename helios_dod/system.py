@@ -168,3 +168,24 @@ def bits_float(typing_context, value):
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(value), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Asks for the cache line of array[index] (one axis); the value is not needed yet."""
+    if not _is_word(array, index):
+        return None
+
+    def generate(context, builder, signature, args):
+        pointer = _element(
+            context, builder, signature.args[0], args[0], signature.args[1], args[1])
+        byte = ir.IntType(8).as_pointer()
+        word = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
+            "llvm.prefetch.p0i8")
+        read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+        builder.call(function, [builder.bitcast(pointer, byte), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate

@@ -94,16 +94,16 @@ def test_canary_hash_without_comparison():
         simulator.tick()
     w = simulator.world[0]
     page = int(np.nonzero(w["pages"]["state"] == PAGE_IMMUTABLE)[0][0])
-    ids = w["pages"]["ids"][page].copy()
+    ids = w["pages"]["ids"][page:page + 1].copy()
     found = find_page(simulator.world, w["pages"]["hash"][page], int(w["pages"]["parent"][page]),
-                      w["pages"]["salt"][page], ids, 16)
+                      w["pages"]["salt"][page], ids, 0, 0, 16)
     assert found == page
-    ids[7] += 1
+    ids[0, 7] += 1
     assert find_page(simulator.world, w["pages"]["hash"][page], int(w["pages"]["parent"][page]),
-                     w["pages"]["salt"][page], ids, 16) == NO_ROW
+                     w["pages"]["salt"][page], ids, 0, 0, 16) == NO_ROW
     assert find_page(simulator.world, w["pages"]["hash"][page], int(w["pages"]["parent"][page]),
-                     w["pages"]["salt"][page] + np.uint64(1), w["pages"]["ids"][page].copy(),
-                     16) == NO_ROW
+                     w["pages"]["salt"][page] + np.uint64(1),
+                     w["pages"]["ids"][page:page + 1].copy(), 0, 0, 16) == NO_ROW
 
 
 def test_canary_leaked_page():

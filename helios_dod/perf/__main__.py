@@ -44,6 +44,21 @@ def tick(options: argparse.Namespace) -> int:
     return 0
 
 
+def prefix(options: argparse.Namespace) -> int:
+    """Prints the cost of matching a cached prompt for each size of the index."""
+    from helios_dod.perf.prefix import Load, run
+
+    results = [run(Load(pages, options.prompt)) for pages in options.pages]
+    if options.json:
+        print(json.dumps({"machine": machine(), "results": results}))
+        return 0
+    for result in results:
+        print(f"{result['prompt']} tokens among {result['pages']} pages: repeated "
+              f"{result['repeated']['median_us']} us, cold {result['cold']['median_us']} us; "
+              f"{result['bytes_a_page']} bytes of state a page")
+    return 0
+
+
 def throughput(options: argparse.Namespace) -> int:
     """Prints tokens per second of a core on the host executor."""
     from helios_dod.perf.throughput import Load, run
@@ -79,6 +94,12 @@ def main() -> int:
     command.add_argument("--ticks", type=int, default=500, help="timed ticks")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=tick)
+    command = commands.add_parser("prefix", help="matching a fully cached prompt")
+    command.add_argument("--pages", type=lane_list, default=[4096, 999_424],
+                         help="pages in the index, comma-separated; whole prompts are indexed")
+    command.add_argument("--prompt", type=int, default=32_768, help="tokens of the prompt")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(run=prefix)
     command = commands.add_parser("throughput", help="offline tokens per second of a core")
     command.add_argument("core", type=Path, help="a prepared core")
     command.add_argument("--streams", type=lane_list, default=[1, 8, 32],

@@ -1,26 +1,58 @@
 """match: the longest cached prefix of each request that could be admitted now."""
 
-from helios_dod.limits import NO_ROW, TOKEN_BLOCK
-from helios_dod.system import kernel, system
-from helios_dod.tables.prefixes import chain, find_page
+from helios_dod.limits import MATCH_WINDOW, NO_ROW, TOKEN_BLOCK
+from helios_dod.system import kernel, prefetch, system
+from helios_dod.tables.prefixes import chain, find_from, home_row, next_tagged
+
+
+@kernel(boundscheck=False)
+def look_ahead(world, row, first, size, hashed):
+    """Hashes a window of pages and asks for the memory that its lookups will touch; the last hash.
+
+    The lookups of a chain do not depend on each other, only their confirmation does."""
+    prefixes, pages, count = world[0].prefixes, world[0].pages, world[0].settings.page_tokens
+    blocks, ids = world[0].requests.blocks, world[0].tokens.ids
+    for k in range(size):
+        at = (first + k) * count
+        block = blocks[row, at // TOKEN_BLOCK]
+        hashed = chain(hashed, ids, block, at % TOKEN_BLOCK, count)
+        prefixes.window_hash[k] = hashed
+        home = home_row(world, hashed)
+        prefetch(prefixes.page, home)
+        prefetch(prefixes.tag, home)
+    for k in range(size):
+        home = home_row(world, prefixes.window_hash[k])
+        at = next_tagged(world, prefixes.window_hash[k], home)
+        prefixes.window_row[k] = at
+        if prefixes.page[at] != NO_ROW:
+            prefetch(pages.parent, prefixes.page[at])
+            prefetch(pages.ids[prefixes.page[at]], 0)
+    return hashed
 
 
 @kernel
 def match_prefix(world, row):
     """Follows the request's pages through the index; at least one token is left to compute."""
-    requests, ids = world[0].requests, world[0].tokens.ids
+    requests, prefixes = world[0].requests, world[0].prefixes
     count, salt = world[0].settings.page_tokens, requests.salt[row]
+    total = (requests.token_count[row] - 1) // count
     hashed, parent, found = world[0].settings.cache_seed, NO_ROW, 0
-    for index in range((requests.token_count[row] - 1) // count):
-        first = index * count
-        block = requests.blocks[row, first // TOKEN_BLOCK]
-        page_ids = ids[block, first % TOKEN_BLOCK:first % TOKEN_BLOCK + count]
-        hashed = chain(hashed, page_ids, count)
-        page = find_page(world, hashed, parent, salt, page_ids, count)
-        if page == NO_ROW:
+    while found < total:
+        first = found
+        size = min(MATCH_WINDOW, total - first)
+        hashed = look_ahead(world, row, first, size, hashed)
+        for k in range(size):
+            at = (first + k) * count
+            page = find_from(
+                world, prefixes.window_hash[k], prefixes.window_row[k], parent, salt,
+                world[0].tokens.ids, requests.blocks[row, at // TOKEN_BLOCK], at % TOKEN_BLOCK,
+                count)
+            if page == NO_ROW:
+                break
+            parent = page
+            found += 1
+        if found < first + size:
             break
-        parent = page
-        found += 1
     requests.match_page[row] = parent
     requests.match_count[row] = found
     requests.match_epoch[row] = world[0].pages.epoch
@@ -28,7 +60,8 @@ def match_prefix(world, row):
 
 @system(
     reads="settings.* requests.* slots.live_count tokens.ids pages.* prefixes.*",
-    writes="requests.match_page requests.match_count requests.match_epoch",
+    writes="requests.match_page requests.match_count requests.match_epoch prefixes.window_hash "
+           "prefixes.window_row",
 )
 def match(world):
     """As many heads of the waiting list as slots are free; again only if the index changed."""

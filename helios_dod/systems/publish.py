@@ -15,14 +15,14 @@ def publish_next(world, slot, row):
     index = slots.published_count[slot]
     first = index * count
     block = requests.blocks[row, first // TOKEN_BLOCK]
-    ids = world[0].tokens.ids[block, first % TOKEN_BLOCK:first % TOKEN_BLOCK + count]
+    ids, at = world[0].tokens.ids, first % TOKEN_BLOCK
     parent = slots.published_page[slot]
-    hashed = chain(slots.published_hash[slot], ids, count)
-    page = find_page(world, hashed, parent, requests.salt[row], ids, count)
+    hashed = chain(slots.published_hash[slot], ids, block, at, count)
+    page = find_page(world, hashed, parent, requests.salt[row], ids, block, at, count)
     if page == NO_ROW:
         page = slots.pages[slot, index]
         for i in range(count):
-            pages.ids[page, i] = ids[i]
+            pages.ids[page, i] = ids[block, at + i]
         publish_page(world, page, hashed, parent, requests.salt[row])
         world[0].counters.pages_published += 1
     slots.published_page[slot] = page
