@@ -7,7 +7,7 @@ import pytest
 from helios_dod import terms
 from helios_dod.contract.decode import decode
 from helios_dod.contract.errors import ContractError
-from helios_dod.contract.manifest import COMPLETION_SHAPES, check_manifest
+from helios_dod.contract.manifest import COMPLETION_SHAPES, check_manifest, panel_nbytes
 from helios_dod.contract.operations import OPERATIONS
 from helios_dod.contract.sources import SOURCES
 from helios_dod.contract.strict import check_known
@@ -443,11 +443,15 @@ def panel_weight(**changes):
     serving, manifest = pair()
     panel = wire.Panel(encoding=wire.PANEL_Q4, rows=16, columns=64, panel_rows=16, block_columns=32,
                        scale=wire.F16, minimum=wire.F16)
-    index = add_buffer(manifest, "matrix", wire.WEIGHT, wire.U8, 512, resource_id="weights",
-                       resource_nbytes=512)
-    manifest.buffers[index].panel.CopyFrom(panel)
     for name, value in changes.items():
-        setattr(manifest.buffers[index].panel, name, value)
+        setattr(panel, name, value)
+    try:
+        nbytes = panel_nbytes(panel) or 512
+    except (KeyError, ZeroDivisionError):  # a shape that means nothing
+        nbytes = 512
+    index = add_buffer(manifest, "matrix", wire.WEIGHT, wire.U8, nbytes, resource_id="weights",
+                       resource_nbytes=nbytes)
+    manifest.buffers[index].panel.CopyFrom(panel)
     return serving, manifest
 
 

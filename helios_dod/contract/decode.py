@@ -3,6 +3,7 @@
 from math import isfinite
 
 from helios_dod.contract.errors import ContractError, require
+from helios_dod.contract.frontend import prepare_frontend, prepare_vision
 from helios_dod.contract.graphs import prepare_graphs
 from helios_dod.contract.manifest import (
     axes,
@@ -11,24 +12,28 @@ from helios_dod.contract.manifest import (
     completion_buffers,
     describe_buffer,
     page_bytes,
+    written_state,
 )
 from helios_dod.contract.prepared import (
     PreparedCache,
     PreparedContract,
-    PreparedFrontend,
     PreparedProgram,
+    PreparedRank,
     PreparedRegion,
     PreparedSampling,
+    PreparedStagingTable,
     PreparedTable,
 )
 from helios_dod.contract.strict import check_known
+from helios_dod.contract.tuning import prepare_tuning
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.limits import EOS_MAX, GROUPS_MAX
+from helios_dod.limits import GROUPS_MAX
 
 VERSIONS = (1, 2, 3)
 TOKENS_MAX = 2**30  # context, vocabulary and counts of them stay inside i32
 NAME_MAX = 256
+OFFSET_MAX = 1024  # pages by which a view may be shifted
 PAGED = (contract.PAGED_KEY_VALUE, contract.PAGED_LATENT, contract.SLIDING_WINDOW)
 
 
@@ -55,7 +60,18 @@ def decode(
         concurrency=serving.concurrency, vocabulary=model.vocabulary,
         input_vocabulary=model.input_vocabulary, sampling=_prepare_sampling(serving.sampling),
         cache=_prepare_cache(model.cache, manifest), programs=programs,
-        completions=completion_buffers(manifest), frontend=_prepare_frontend(model))
+        completions=completion_buffers(manifest), frontend=prepare_frontend(model),
+        vision=prepare_vision(model), speculative_widths=_prepare_widths(serving, programs),
+        tuning=prepare_tuning(
+            manifest, programs, tuple(written_state(manifest, p) for p in manifest.programs),
+            frozenset(table.buffer for table in model.cache.tables)),
+        staging_tables=tuple(PreparedStagingTable(
+            table.name, table.buffer, table.frames, tuple(table.consumer_ranks))
+            for table in manifest.tables),
+        ranks=tuple(PreparedRank(part.rank, tuple(part.weights), tuple(part.modules))
+                    for part in manifest.ranks),
+        proposal_confidence=(manifest.proposal_confidence
+                             if manifest.HasField("proposal_confidence") else None))
 
 
 def _positive(field: str, value: int) -> None:
@@ -98,6 +114,20 @@ def _check_variants(
             f"at most {packed}, the largest prefill capacity", serving.prefill_tokens)
 
 
+def _prepare_widths(
+    serving: contract.ServingContract, programs: tuple[PreparedProgram, ...],
+) -> tuple[int, ...]:
+    """The selected speculative widths; each has a captured program."""
+    widths = tuple(serving.speculative_widths)
+    captured = {program.width for program in programs if program.operation == wire.SPECULATIVE}
+    require(list(widths) == sorted(set(widths)), "contract.speculative_widths",
+            "ascending widths, each once", widths)
+    for i, width in enumerate(widths):
+        require(width in captured, f"contract.speculative_widths[{i}]",
+                f"the width of a SPECULATIVE program, one of {sorted(captured) or 'none'}", width)
+    return widths
+
+
 def _prepare_cache(
     cache: contract.CacheContract, manifest: wire.ExecutionManifest,
 ) -> PreparedCache:
@@ -123,6 +153,8 @@ def _prepare_cache(
                 and axes(buffer) == ((wire.SLOTS, 1), (wire.PAGES_PER_REQUEST, 1)),
                 f"{name}.buffer", "STATE I32 [SLOTS, PAGES_PER_REQUEST]", describe_buffer(buffer))
         _check_group(table.page_group, f"{name}.page_group")
+        require(-OFFSET_MAX <= table.page_offset <= OFFSET_MAX, f"{name}.page_offset",
+                f"-{OFFSET_MAX} to {OFFSET_MAX}", table.page_offset)
     return PreparedCache(
         page_tokens=cache.page_tokens, page_bytes=page_bytes(manifest, cache.page_tokens),
         regions=tuple(PreparedRegion(
@@ -152,24 +184,6 @@ def _check_region(
     require(region.compression_ratio >= 1 or not paged, f"{field}.compression_ratio",
             "at least 1", region.compression_ratio)
     _check_group(region.page_group, f"{field}.page_group")
-
-
-def _prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
-    frontend, field = model.frontend, "contract.model.frontend"
-    eos = tuple(frontend.eos_tokens)
-    require(len(eos) <= EOS_MAX and len(set(eos)) == len(eos), f"{field}.eos_tokens",
-            f"at most {EOS_MAX}, each once", len(eos))
-    for i, token in enumerate(eos):
-        require(token < model.vocabulary, f"{field}.eos_tokens[{i}]",
-                f"below the vocabulary, {model.vocabulary}", token)
-    if frontend.add_bos:
-        require(frontend.bos_token < model.input_vocabulary, f"{field}.bos_token",
-                f"below the input vocabulary, {model.input_vocabulary}", frontend.bos_token)
-    return PreparedFrontend(
-        tool_syntax=frontend.tool_syntax, reasoning_syntax=frontend.reasoning_syntax,
-        text_decoding=frontend.text_decoding, strip_leading_space=frontend.strip_leading_space,
-        eos_tokens=eos, bos_token=frontend.bos_token, add_bos=frontend.add_bos,
-        template_tokens=tuple(sorted(frontend.template_tokens.items())))
 
 
 # Accepted default values: lowest, highest, and whether the lowest itself is refused.

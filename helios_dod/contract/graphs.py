@@ -1,5 +1,6 @@
 """Validates each GraphContract against its captured program and makes PreparedProgram of it."""
 
+from helios_dod.contract.devices import transport_buffers
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.manifest import (
     ELEMENT_BYTES,
@@ -7,6 +8,8 @@ from helios_dod.contract.manifest import (
     buffer_at,
     describe_buffer,
     row_elements,
+    weight_resources,
+    written_state,
 )
 from helios_dod.contract.prepared import (
     PreparedBinding,
@@ -14,7 +17,8 @@ from helios_dod.contract.prepared import (
     PreparedProgram,
     PreparedState,
 )
-from helios_dod.contract.sources import SOURCES
+from helios_dod.contract.sources import SOURCES, elements_of
+from helios_dod.contract.tuning import tuned_inputs
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 
@@ -22,6 +26,7 @@ GENERATING = (wire.DECODE, wire.SPECULATIVE, wire.MIXED)
 # Contract versions 1 and 2 are subsets of 3: what a graph may use from which version on.
 DEVICE_PENDING_VERSION = 2
 SPECULATIVE_VERSION = 2
+STATE_ROWS_MAX = 64  # of one request
 
 
 def prepare_graphs(
@@ -72,14 +77,50 @@ def _prepare_graph(
     states = tuple(
         _prepare_state(manifest, state, f"{field}.states[{i}]")
         for i, state in enumerate(graph.states))
+    _check_written(manifest, program, states, graph, field)
     host, device = _prepare_pending(model, manifest, program, graph, bindings, field)
+    require(graph.state_rows_per_request <= STATE_ROWS_MAX, f"{field}.state_rows_per_request",
+            f"at most {STATE_ROWS_MAX}", graph.state_rows_per_request)
     return PreparedProgram(
         name=program.name, operation=program.operation, batch=program.batch_capacity,
         drafts=program.draft_tokens, width=program.token_capacity,
         packed=program.packed_token_capacity, confidence_width=program.confidence_width,
         bindings=bindings, states=states, host_pending=host, device_pending=device,
         histogram=any(made.source == contract.PROMPT_HISTOGRAM for made in bindings),
-        state_rows_per_request=graph.state_rows_per_request)
+        state_rows_per_request=graph.state_rows_per_request,
+        lane_limit=program.lane_limit or min(program.draft_tokens + 1, program.token_capacity),
+        device_body=program.WhichOneof("code") == "cuda_body",
+        tuned=tuned_inputs(manifest, program, graph, field),
+        resources=_prepare_resources(manifest, program, graph, field))
+
+
+def _check_written(
+    manifest: wire.ExecutionManifest, program: wire.Program, states: tuple[PreparedState, ...],
+    graph: contract.GraphContract, field: str,
+) -> None:
+    """Where a graph lists its state, every state buffer that its body writes is listed as such."""
+    if not states:
+        return
+    listed = {state.buffer for state in states if state.access != contract.READ}
+    if graph.HasField("device_pending"):
+        listed.add(graph.device_pending.buffer)
+    missing = sorted(written_state(manifest, program) - listed)
+    require(not missing, f"{field}.states", "a WRITE view of every STATE that the program writes",
+            f"none of {manifest.buffers[missing[0]].name}" if missing else "")
+
+
+def _prepare_resources(
+    manifest: wire.ExecutionManifest, program: wire.Program, graph: contract.GraphContract,
+    field: str,
+) -> tuple[str, ...]:
+    """Weight resources that a host body reads; a graph that names them must name exactly those."""
+    reads = tuple(sorted(weight_resources(manifest, program)))
+    named = tuple(sorted(graph.resource_dependencies))
+    if program.WhichOneof("code") == "cuda_body":
+        return named
+    require(not named or named == reads, f"{field}.resource_dependencies",
+            ", ".join(reads) or "none", ", ".join(named))
+    return reads
 
 
 def _prepare_binding(
@@ -100,27 +141,36 @@ def _prepare_binding(
     symbol = rule.indexings[binding.indexing]
     elements = row_elements(buffer)
     assert elements is not None, "STAGING rows are constant: check_manifest"
-    wanted = [(dtype, width or model.vocabulary) for dtype, width in rule.layouts]
+    wanted = [(dtype, elements_of(width, model.vocabulary, program.draft_tokens,
+                                  program.token_capacity)) for dtype, width in rule.layouts]
     expected = " or ".join(f"{wire.DataType.Name(dtype)} [{_rows(symbol)}{_tail(width)}]"
                            for dtype, width in wanted)
     rows = axes(buffer)[0]
     own_rows = symbol == wire.LANES and rows[0] == 0 and rows[1] >= program.batch_capacity
-    require((buffer.dtype, elements) in wanted and (rows == (symbol, 1) or own_rows),
+    fits = (buffer.dtype, elements) in wanted or (buffer.dtype, None) in wanted
+    require(fits and (rows == (symbol, 1) or own_rows),
             f"{field}.buffer", expected, describe_buffer(buffer))
+    named = binding.tensor in model.frontend.image.tensors
+    require(named if binding.source == contract.IMAGE_TENSOR else not binding.tensor,
+            f"{field}.tensor", "a tensor of the image layout exactly for IMAGE_TENSOR",
+            binding.tensor)
+    require(binding.buffer not in transport_buffers(manifest), f"{field}.buffer",
+            "no buffer of the transport", buffer.name)
     require(binding.constant == 0 or binding.source == contract.CONSTANT, f"{field}.constant",
             "0 unless the source is CONSTANT", binding.constant)
     return PreparedBinding(
         buffer=binding.buffer, source=binding.source, indexing=binding.indexing,
         offset=binding.offset, padding=binding.padding, constant=binding.constant,
-        rows=PreparedExtent(*rows), words=elements * ELEMENT_BYTES[buffer.dtype] // 4)
+        rows=PreparedExtent(*rows), words=-(-elements * ELEMENT_BYTES[buffer.dtype] // 4),
+        tensor=binding.tensor)
 
 
 def _rows(symbol: int) -> str:
     return wire.Symbol.Name(symbol) if symbol else "1"
 
 
-def _tail(width: int) -> str:
-    return f", {width}" if width != 1 else ""
+def _tail(width: int | None) -> str:
+    return ", any" if width is None else f", {width}" if width != 1 else ""
 
 
 def _check_live_counts(

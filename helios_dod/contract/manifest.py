@@ -3,9 +3,11 @@
 `execution ABI` labels do not gate loading; the declared layouts and operations do.
 """
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from helios_dod.contract.devices import check_code, check_devices
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.operations import OPERATIONS, Touch
 from helios_dod.contract.strict import check_known
@@ -40,6 +42,7 @@ COMPLETION_SHAPES: dict[int, tuple[int, tuple[tuple[int, int | None], ...]]] = {
     wire.COMPLETION_SCORES: (wire.F32, ((wire.PACKED, 1),)),
 }
 COMPLETION_REQUIRED = range(wire.COMPLETION_SLOT, wire.COMPLETION_RESERVED + 1)
+WORD_COLUMNS = {wire.PANEL_Q4: 8, wire.PANEL_Q8: 4}  # columns of a stored 32-bit word
 ROLE_KINDS = {
     "read": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
     "index": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
@@ -72,6 +75,7 @@ def check_manifest(manifest: wire.ExecutionManifest) -> None:
     for i, body in enumerate(manifest.host_bodies):
         _check_body(manifest, body, facts, f"manifest.host_bodies[{i}]")
     _check_programs(manifest)
+    check_devices(manifest)
 
 
 def axes(buffer: wire.Buffer) -> tuple[tuple[int, int], ...]:
@@ -93,6 +97,35 @@ def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int) -> int:
         ELEMENT_BYTES[buffer.dtype] * prod(
             multiplier * (page_tokens if symbol else 1) for symbol, multiplier in axes(buffer)[1:])
         for buffer in manifest.buffers if buffer.kind == wire.CACHE)
+
+
+def written_state(manifest: wire.ExecutionManifest, program: wire.Program) -> frozenset[int]:
+    """STATE buffers that a program's host body writes."""
+    return frozenset(
+        number for role, number in _touched(manifest, program)
+        if role == "write" and manifest.buffers[number].kind == wire.STATE)
+
+
+def weight_resources(manifest: wire.ExecutionManifest, program: wire.Program) -> frozenset[str]:
+    """Weight resources that a program's host body reads."""
+    return frozenset(manifest.buffers[number].resource_id
+                     for role, number in _touched(manifest, program) if role == "weight")
+
+
+def _touched(
+    manifest: wire.ExecutionManifest, program: wire.Program,
+) -> Iterator[tuple[str, int]]:
+    """(role, buffer) of everything that a program's host body names."""
+    if program.WhichOneof("code") == "cuda_body":
+        return
+    for operation in manifest.host_bodies[program.body].operations:
+        name = operation.WhichOneof("operation")
+        assert name is not None, "checked by check_manifest"
+        part = getattr(operation, name)
+        for touch in OPERATIONS[name]:
+            if not touch.flag or getattr(part, touch.flag):
+                value = getattr(part, touch.field)
+                yield touch.role, value if isinstance(value, int) else value.buffer
 
 
 def buffer_at(manifest: wire.ExecutionManifest, index: int, field: str) -> wire.Buffer:
@@ -193,6 +226,22 @@ def _check_weight(buffer: wire.Buffer, field: str) -> None:
             "none for a plain encoding, else F16 or F32", panel.scale)
     require(panel.minimum in (0, *scales), f"{field}.panel.minimum",
             "none, or F16 or F32 beside a scale", panel.minimum)
+    if not plain:
+        words = WORD_COLUMNS[panel.encoding]
+        require(block % words == 0, f"{field}.panel.block_columns", f"a multiple of {words}", block)
+    require(buffer.resource_nbytes == panel_nbytes(panel), f"{field}.panel",
+            f"a shape of {buffer.resource_nbytes} bytes, as the buffer", panel_nbytes(panel))
+
+
+def panel_nbytes(panel: wire.Panel) -> int:
+    """Stored bytes of a panel matrix; the layout is that of executors/host/panels.py."""
+    panels = -(-panel.rows // panel.panel_rows)
+    if panel.block_columns == 0:
+        width = 4 if panel.encoding == wire.PANEL_F32 else 2
+        return panels * panel.panel_rows * panel.columns * width
+    scales = sum({0: 0, wire.F16: 2, wire.F32: 4}[kind] for kind in (panel.scale, panel.minimum))
+    block = scales + 4 * (panel.block_columns // WORD_COLUMNS[panel.encoding])
+    return panels * panel.panel_rows * block * (panel.columns // panel.block_columns)
 
 
 def _check_body(
@@ -250,8 +299,7 @@ def _check_programs(manifest: wire.ExecutionManifest) -> None:
                 "a name of its own", program.name)
         names.add(program.name)
         field = f"{field} ({program.name})"
-        require(program.body < len(manifest.host_bodies), f"{field}.body",
-                f"a body below {len(manifest.host_bodies)}", program.body)
+        check_code(manifest, program, field)
         batch, packed = program.batch_capacity, program.packed_token_capacity
         require(1 <= batch < 2**20, f"{field}.batch_capacity", "1 to 2**20", batch)
         require(1 <= program.token_capacity < 2**20, f"{field}.token_capacity", "1 to 2**20",
@@ -263,5 +311,8 @@ def _check_programs(manifest: wire.ExecutionManifest) -> None:
         if program.operation != wire.SPECULATIVE:
             require(program.draft_tokens == 0, f"{field}.draft_tokens",
                     "0 outside SPECULATIVE", program.draft_tokens)
+        limit = min(program.draft_tokens + 1, program.token_capacity)
+        require(program.lane_limit <= limit, f"{field}.lane_limit",
+                f"at most {limit}, min(D + 1, W)", program.lane_limit)
         require(program.confidence_width in (0, program.draft_tokens), f"{field}.confidence_width",
                 "0 or draft_tokens", program.confidence_width)

@@ -3,7 +3,8 @@
 Integers that stand for a choice (operation, source, indexing, kind) are those of proto/*.proto.
 """
 
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class PreparedBinding:
     constant: int
     rows: PreparedExtent  # axis 0 of the buffer
     words: int  # 4-byte words of one row
+    tensor: str = ""  # source IMAGE_TENSOR: a named output of the image layout
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,48 @@ class PreparedProgram:
     device_pending: PreparedState | None
     histogram: bool  # binds the prompt histogram
     state_rows_per_request: int
+    lane_limit: int = 1  # tokens of one lane at most, at most min(D + 1, W)
+    device_body: bool = False  # CUDA nodes instead of host operations
+    tuned: tuple[tuple[int, str], ...] = ()  # (buffer, producer in the tuning catalog)
+    resources: tuple[str, ...] = ()  # weight resources that it reads
+
+
+@dataclass(frozen=True)
+class PreparedTuning:
+    """A graph that runs once at start and fills persistent buffers."""
+
+    name: str
+    outputs: tuple[int, ...]
+    device_body: bool
+
+
+@dataclass(frozen=True)
+class PreparedVision:
+    """Capacities of image features."""
+
+    feature_slots: int
+    features_per_window: int
+    patches_per_feature: int
+    patch_capacities: tuple[int, ...]  # ascending
+
+
+@dataclass(frozen=True)
+class PreparedStagingTable:
+    """A host table staged in turn into `frames` copies; a rank's consumer retires each."""
+
+    name: str
+    buffer: int
+    frames: int
+    consumer_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PreparedRank:
+    """What one rank loads."""
+
+    rank: int
+    weights: tuple[str, ...]  # weight resource ids
+    modules: tuple[str, ...]  # device-code resource ids
 
 
 @dataclass(frozen=True)
@@ -89,6 +133,74 @@ class PreparedCache:
     cursor_lag_tokens: int
 
 
+class PreparedSyntax:
+    """A message of syntax data as plain values: fields by attribute, equal and hashed by content.
+
+    `WhichOneof` and `HasField` answer as the message would, for frontend/output/wire.py."""
+
+    __slots__ = ("_choices", "_present", "_values")
+
+    def __init__(self, values: dict[str, Any], present: frozenset[str],
+                 choices: dict[str, str | None]) -> None:
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_present", present)
+        object.__setattr__(self, "_choices", choices)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PreparedSyntax, (self._values, self._present, self._choices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PreparedSyntax) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return (tuple(self._values.items()), self._present)
+
+    def HasField(self, name: str) -> bool:
+        """True if a sub-message is there."""
+        return name in self._present
+
+    def WhichOneof(self, name: str) -> str | None:
+        """The chosen field of a choice."""
+        return self._choices[name]
+
+
+@dataclass(frozen=True)
+class PreparedBoundary:
+    """Where a rendered prompt may be cut so that its prefix is shared."""
+
+    roles: tuple[str, ...]
+    constraint: int
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """How pixels become patches, and patches tokens and tensors."""
+
+    preparation: int
+    layout: int
+    feature_tokens: tuple[int, ...]
+    atomic_spans: tuple[tuple[int, int], ...]  # (opening token, closing token)
+    separator_token: int | None
+    patch: int
+    pixels_min: int
+    pixels_max: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    tensors: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class PreparedFrontend:
     """Syntax and token ids that the frontend needs."""
@@ -101,6 +213,9 @@ class PreparedFrontend:
     bos_token: int
     add_bos: bool
     template_tokens: tuple[tuple[str, str], ...]  # sorted by name
+    output: PreparedSyntax | None = None  # OutputSyntax; None: all output is text
+    prefix_boundaries: tuple[PreparedBoundary, ...] = ()
+    image: PreparedImage | None = None
 
 
 @dataclass(frozen=True)
@@ -136,3 +251,9 @@ class PreparedContract:
     programs: tuple[PreparedProgram, ...]
     completions: tuple[tuple[int, int], ...]  # (proto CompletionField, buffer), by field
     frontend: PreparedFrontend
+    vision: PreparedVision | None = None
+    speculative_widths: tuple[int, ...] = ()
+    tuning: tuple[PreparedTuning, ...] = ()
+    staging_tables: tuple[PreparedStagingTable, ...] = ()
+    ranks: tuple[PreparedRank, ...] = ()  # empty: one rank loads everything
+    proposal_confidence: int | None = None  # buffer

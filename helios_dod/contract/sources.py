@@ -18,17 +18,35 @@ UPDATES_INDEXING = {contract.SCALAR: manifest.UPDATES}
 ANY_INDEXING = {**SCALAR_INDEXING, **LANE_INDEXINGS, **PACKED_INDEXING}
 
 
+# Row lengths that depend on the core. `any`: whatever the buffer declares.
+ELEMENTS = ("vocabulary", "mask", "drafts", "masks", "any")
+MASK_BITS = 32
+
+
+def elements_of(wanted: int | str, vocabulary: int, drafts: int, width: int) -> int | None:
+    """Elements of a row in a program of D drafts and width W; None where any count will do."""
+    if isinstance(wanted, int):
+        return wanted
+    mask = -(-vocabulary // MASK_BITS)
+    return {"vocabulary": vocabulary, "mask": mask, "drafts": drafts, "masks": width * mask,
+            "any": None}[wanted]
+
+
 @dataclass(frozen=True)
 class SourceRule:
     """Where a source's values may go."""
 
     indexings: Mapping[contract.Indexing, int]  # allowed indexing -> symbol of axis 0 (0: one row)
-    layouts: tuple[tuple[int, int], ...]  # allowed (dtype, elements of a row); 0: the vocabulary
+    layouts: tuple[tuple[int, int | str], ...]  # allowed (dtype, elements of a row, or ELEMENTS)
     version: int = 1  # first contract version that has it
 
 
-def _lanes(dtype: int = manifest.I32, elements: int = 1) -> SourceRule:
-    return SourceRule(LANE_INDEXINGS, ((dtype, elements),))
+def _lanes(dtype: int = manifest.I32, elements: int | str = 1, version: int = 1) -> SourceRule:
+    return SourceRule(LANE_INDEXINGS, ((dtype, elements),), version)
+
+
+def _packed(version: int) -> SourceRule:
+    return SourceRule(PACKED_INDEXING, ((manifest.I32, 1),), version)
 
 
 _SCALAR = SourceRule(SCALAR_INDEXING, ((manifest.I32, 1),))
@@ -47,15 +65,24 @@ SOURCES: dict[int, SourceRule] = {
     contract.SAMPLE_ROW: _I32,
     contract.LANE: _PACKED,
     contract.SPECULATIVE_PREFIX_LIMIT: SourceRule(LANE_INDEXINGS, ((manifest.I32, 1),), version=3),
+    contract.MIXED_PREFILL_ROW: SourceRule(SCALAR_INDEXING, ((manifest.I32, 1),), version=2),
+    contract.SAMPLING_DECISION: _I32,
     contract.TOKEN: _PACKED,
     contract.TARGET_TOKEN: _PACKED,
     contract.PENDING_TOKEN: _I32,
-    contract.POSITION: _PACKED,
+    contract.POSITION: SourceRule(PACKED_INDEXING, ((manifest.I32, 1), (manifest.I32, 3))),
     contract.CONSUMED: _I32,
+    contract.IMAGE_FEATURE_INDEX: _packed(3),
+    contract.IMAGE_CONTEXT_INDEX: _packed(3),
+    contract.IMAGE_FEATURE_SLOT: _lanes(version=3),
     contract.PAGE_UPDATE_COUNT: _SCALAR,
     contract.PAGE_UPDATES: SourceRule(UPDATES_INDEXING, ((manifest.I32, 3),)),
     contract.PAGE_COPY_COUNT: _SCALAR,
     contract.PAGE_COPIES: SourceRule(UPDATES_INDEXING, ((manifest.I32, 2),)),
+    contract.PAGE_TABLE: _lanes(elements="any"),
+    contract.STATE_ROW: _lanes(version=2),
+    contract.RESTORE_SOURCE: _lanes(version=2),
+    contract.SNAPSHOT_DESTINATION: _lanes(version=2),
     contract.SEED: SourceRule(
         LANE_INDEXINGS, ((manifest.U64, 1), (manifest.U32, 2), (manifest.I32, 2))),
     contract.TEMPERATURE: _F32,
@@ -72,7 +99,16 @@ SOURCES: dict[int, SourceRule] = {
     contract.BIAS_COUNT: _I32,
     contract.BIAS_TOKENS: _lanes(elements=BIAS_MAX),
     contract.BIAS_VALUES: _lanes(manifest.F32, BIAS_MAX),
-    contract.PROMPT_HISTOGRAM: _lanes(elements=0),
+    contract.PROMPT_HISTOGRAM: _lanes(elements="vocabulary"),
     contract.GENERATED: _I32,
+    contract.GRAMMAR_MASK: _lanes(manifest.U32, "mask", version=2),
     contract.CONSTANT: SourceRule(ANY_INDEXING, ((manifest.I32, 1),)),
+    contract.CANDIDATE_TOKENS: _lanes(elements="drafts", version=3),
+    contract.CANDIDATE_COUNT: _lanes(version=3),
+    contract.CANDIDATE_GENERATION: _lanes(version=3),
+    contract.CANDIDATE_ENDPOINT: _lanes(version=3),
+    contract.CANDIDATE_MASKS: _lanes(manifest.U32, "masks", version=3),
+    contract.IMAGE_TENSOR: SourceRule(
+        ANY_INDEXING, ((manifest.F32, "any"), (manifest.F16, "any"), (manifest.BF16, "any"),
+                       (manifest.I32, "any")), version=3),
 }

@@ -23,7 +23,8 @@ ZERO_MEANS_NONE = frozenset({
 class _Plan:
     """What to look at in one message type."""
 
-    enums: tuple[tuple[str, bool, frozenset[int], bool], ...]  # name, repeated, numbers, zero too
+    # name, repeated, numbers, zero too, one of a choice
+    enums: tuple[tuple[str, bool, frozenset[int], bool, bool], ...]
     parts: tuple[tuple[str, bool], ...]  # sub-messages that hold enums: name, repeated
 
 
@@ -44,7 +45,8 @@ def _plan(descriptor: Descriptor) -> _Plan:
             assert field.enum_type is not None
             numbers = frozenset(value.number for value in field.enum_type.values)
             zero = field.full_name in ZERO_MEANS_NONE
-            enums.append((field.name, field.is_repeated, numbers, zero))
+            chosen = field.containing_oneof is not None
+            enums.append((field.name, field.is_repeated, numbers, zero, chosen))
         elif field.message_type is not None and _holds_enums(field.message_type):
             parts.append((field.name, field.is_repeated))
     return _Plan(tuple(enums), tuple(parts))
@@ -57,7 +59,9 @@ def check_known(message: Message, name: str) -> None:
     while waiting:
         current, path = waiting.pop()
         plan = _plan(current.DESCRIPTOR)
-        for field, repeated, numbers, zero in plan.enums:
+        for field, repeated, numbers, zero, chosen in plan.enums:
+            if chosen and not current.HasField(field):
+                continue
             value = getattr(current, field)
             for number in value if repeated else (value,):
                 if number not in numbers or (number == 0 and not zero):

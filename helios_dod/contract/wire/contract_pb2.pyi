@@ -21,15 +21,24 @@ class ValueSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SAMPLE_ROW: _ClassVar[ValueSource]
     LANE: _ClassVar[ValueSource]
     SPECULATIVE_PREFIX_LIMIT: _ClassVar[ValueSource]
+    MIXED_PREFILL_ROW: _ClassVar[ValueSource]
+    SAMPLING_DECISION: _ClassVar[ValueSource]
     TOKEN: _ClassVar[ValueSource]
     TARGET_TOKEN: _ClassVar[ValueSource]
     PENDING_TOKEN: _ClassVar[ValueSource]
     POSITION: _ClassVar[ValueSource]
     CONSUMED: _ClassVar[ValueSource]
+    IMAGE_FEATURE_INDEX: _ClassVar[ValueSource]
+    IMAGE_CONTEXT_INDEX: _ClassVar[ValueSource]
+    IMAGE_FEATURE_SLOT: _ClassVar[ValueSource]
     PAGE_UPDATE_COUNT: _ClassVar[ValueSource]
     PAGE_UPDATES: _ClassVar[ValueSource]
     PAGE_COPY_COUNT: _ClassVar[ValueSource]
     PAGE_COPIES: _ClassVar[ValueSource]
+    PAGE_TABLE: _ClassVar[ValueSource]
+    STATE_ROW: _ClassVar[ValueSource]
+    RESTORE_SOURCE: _ClassVar[ValueSource]
+    SNAPSHOT_DESTINATION: _ClassVar[ValueSource]
     SEED: _ClassVar[ValueSource]
     TEMPERATURE: _ClassVar[ValueSource]
     TOP_P: _ClassVar[ValueSource]
@@ -47,7 +56,14 @@ class ValueSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BIAS_VALUES: _ClassVar[ValueSource]
     PROMPT_HISTOGRAM: _ClassVar[ValueSource]
     GENERATED: _ClassVar[ValueSource]
+    GRAMMAR_MASK: _ClassVar[ValueSource]
     CONSTANT: _ClassVar[ValueSource]
+    CANDIDATE_TOKENS: _ClassVar[ValueSource]
+    CANDIDATE_COUNT: _ClassVar[ValueSource]
+    CANDIDATE_GENERATION: _ClassVar[ValueSource]
+    CANDIDATE_ENDPOINT: _ClassVar[ValueSource]
+    CANDIDATE_MASKS: _ClassVar[ValueSource]
+    IMAGE_TENSOR: _ClassVar[ValueSource]
 
 class Indexing(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -133,6 +149,26 @@ class UnknownNames(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_NAMES_DROP: _ClassVar[UnknownNames]
     UNKNOWN_NAMES_KEEP: _ClassVar[UnknownNames]
 
+class ImagePreparation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IMAGE_PREPARATION_UNSPECIFIED: _ClassVar[ImagePreparation]
+    RESIZE_TO_GRID: _ClassVar[ImagePreparation]
+    RESIZE_AND_TILE: _ClassVar[ImagePreparation]
+
+class ImageLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IMAGE_LAYOUT_UNSPECIFIED: _ClassVar[ImageLayout]
+    FEATURE_RUN: _ClassVar[ImageLayout]
+    FEATURE_GRID: _ClassVar[ImageLayout]
+    FEATURE_ROWS: _ClassVar[ImageLayout]
+
+class RenderConstraint(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RENDER_CONSTRAINT_UNSPECIFIED: _ClassVar[RenderConstraint]
+    RENDER_ALWAYS: _ClassVar[RenderConstraint]
+    RENDER_WITHOUT_TOOLS: _ClassVar[RenderConstraint]
+    RENDER_IF_PREFIX: _ClassVar[RenderConstraint]
+
 class TextDecoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TEXT_DECODING_UNSPECIFIED: _ClassVar[TextDecoding]
@@ -149,15 +185,24 @@ QUERY_START: ValueSource
 SAMPLE_ROW: ValueSource
 LANE: ValueSource
 SPECULATIVE_PREFIX_LIMIT: ValueSource
+MIXED_PREFILL_ROW: ValueSource
+SAMPLING_DECISION: ValueSource
 TOKEN: ValueSource
 TARGET_TOKEN: ValueSource
 PENDING_TOKEN: ValueSource
 POSITION: ValueSource
 CONSUMED: ValueSource
+IMAGE_FEATURE_INDEX: ValueSource
+IMAGE_CONTEXT_INDEX: ValueSource
+IMAGE_FEATURE_SLOT: ValueSource
 PAGE_UPDATE_COUNT: ValueSource
 PAGE_UPDATES: ValueSource
 PAGE_COPY_COUNT: ValueSource
 PAGE_COPIES: ValueSource
+PAGE_TABLE: ValueSource
+STATE_ROW: ValueSource
+RESTORE_SOURCE: ValueSource
+SNAPSHOT_DESTINATION: ValueSource
 SEED: ValueSource
 TEMPERATURE: ValueSource
 TOP_P: ValueSource
@@ -175,7 +220,14 @@ BIAS_TOKENS: ValueSource
 BIAS_VALUES: ValueSource
 PROMPT_HISTOGRAM: ValueSource
 GENERATED: ValueSource
+GRAMMAR_MASK: ValueSource
 CONSTANT: ValueSource
+CANDIDATE_TOKENS: ValueSource
+CANDIDATE_COUNT: ValueSource
+CANDIDATE_GENERATION: ValueSource
+CANDIDATE_ENDPOINT: ValueSource
+CANDIDATE_MASKS: ValueSource
+IMAGE_TENSOR: ValueSource
 INDEXING_UNSPECIFIED: Indexing
 SCALAR: Indexing
 SUBMISSION_ROW: Indexing
@@ -227,25 +279,38 @@ CALL_ID_GENERATED: CallIds
 UNKNOWN_NAMES_UNSPECIFIED: UnknownNames
 UNKNOWN_NAMES_DROP: UnknownNames
 UNKNOWN_NAMES_KEEP: UnknownNames
+IMAGE_PREPARATION_UNSPECIFIED: ImagePreparation
+RESIZE_TO_GRID: ImagePreparation
+RESIZE_AND_TILE: ImagePreparation
+IMAGE_LAYOUT_UNSPECIFIED: ImageLayout
+FEATURE_RUN: ImageLayout
+FEATURE_GRID: ImageLayout
+FEATURE_ROWS: ImageLayout
+RENDER_CONSTRAINT_UNSPECIFIED: RenderConstraint
+RENDER_ALWAYS: RenderConstraint
+RENDER_WITHOUT_TOOLS: RenderConstraint
+RENDER_IF_PREFIX: RenderConstraint
 TEXT_DECODING_UNSPECIFIED: TextDecoding
 BYTE_LEVEL: TextDecoding
 BYTE_FALLBACK: TextDecoding
 
 class ValueBinding(_message.Message):
-    __slots__ = ("buffer", "source", "indexing", "offset", "padding", "constant")
+    __slots__ = ("buffer", "source", "indexing", "offset", "padding", "constant", "tensor")
     BUFFER_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INDEXING_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
     buffer: int
     source: ValueSource
     indexing: Indexing
     offset: int
     padding: int
     constant: int
-    def __init__(self, buffer: _Optional[int] = ..., source: _Optional[_Union[ValueSource, str]] = ..., indexing: _Optional[_Union[Indexing, str]] = ..., offset: _Optional[int] = ..., padding: _Optional[int] = ..., constant: _Optional[int] = ...) -> None: ...
+    tensor: str
+    def __init__(self, buffer: _Optional[int] = ..., source: _Optional[_Union[ValueSource, str]] = ..., indexing: _Optional[_Union[Indexing, str]] = ..., offset: _Optional[int] = ..., padding: _Optional[int] = ..., constant: _Optional[int] = ..., tensor: _Optional[str] = ...) -> None: ...
 
 class StateView(_message.Message):
     __slots__ = ("buffer", "offset", "row_stride", "extent", "access")
@@ -261,8 +326,16 @@ class StateView(_message.Message):
     access: Access
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ..., row_stride: _Optional[int] = ..., extent: _Optional[int] = ..., access: _Optional[_Union[Access, str]] = ...) -> None: ...
 
+class TunedBinding(_message.Message):
+    __slots__ = ("buffer", "producer")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    producer: str
+    def __init__(self, buffer: _Optional[int] = ..., producer: _Optional[str] = ...) -> None: ...
+
 class GraphContract(_message.Message):
-    __slots__ = ("program", "operation", "bindings", "states", "device_pending", "host_pending_binding", "state_rows_per_request")
+    __slots__ = ("program", "operation", "bindings", "states", "device_pending", "host_pending_binding", "state_rows_per_request", "tuned_bindings", "resource_dependencies")
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BINDINGS_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +343,8 @@ class GraphContract(_message.Message):
     DEVICE_PENDING_FIELD_NUMBER: _ClassVar[int]
     HOST_PENDING_BINDING_FIELD_NUMBER: _ClassVar[int]
     STATE_ROWS_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TUNED_BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
     program: str
     operation: _manifest_pb2.Operation
     bindings: _containers.RepeatedCompositeFieldContainer[ValueBinding]
@@ -277,7 +352,9 @@ class GraphContract(_message.Message):
     device_pending: StateView
     host_pending_binding: int
     state_rows_per_request: int
-    def __init__(self, program: _Optional[str] = ..., operation: _Optional[_Union[_manifest_pb2.Operation, str]] = ..., bindings: _Optional[_Iterable[_Union[ValueBinding, _Mapping]]] = ..., states: _Optional[_Iterable[_Union[StateView, _Mapping]]] = ..., device_pending: _Optional[_Union[StateView, _Mapping]] = ..., host_pending_binding: _Optional[int] = ..., state_rows_per_request: _Optional[int] = ...) -> None: ...
+    tuned_bindings: _containers.RepeatedCompositeFieldContainer[TunedBinding]
+    resource_dependencies: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, program: _Optional[str] = ..., operation: _Optional[_Union[_manifest_pb2.Operation, str]] = ..., bindings: _Optional[_Iterable[_Union[ValueBinding, _Mapping]]] = ..., states: _Optional[_Iterable[_Union[StateView, _Mapping]]] = ..., device_pending: _Optional[_Union[StateView, _Mapping]] = ..., host_pending_binding: _Optional[int] = ..., state_rows_per_request: _Optional[int] = ..., tuned_bindings: _Optional[_Iterable[_Union[TunedBinding, _Mapping]]] = ..., resource_dependencies: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HistoryRegion(_message.Message):
     __slots__ = ("kind", "planes", "compression_ratio", "window_tokens", "page_group")
@@ -314,6 +391,72 @@ class CacheContract(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[PageTableView]
     cursor_lag_tokens: int
     def __init__(self, page_tokens: _Optional[int] = ..., regions: _Optional[_Iterable[_Union[HistoryRegion, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[PageTableView, _Mapping]]] = ..., cursor_lag_tokens: _Optional[int] = ...) -> None: ...
+
+class VisionContract(_message.Message):
+    __slots__ = ("feature_slots", "features_per_window", "patches_per_feature", "patch_capacities")
+    FEATURE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_PER_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    PATCHES_PER_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    PATCH_CAPACITIES_FIELD_NUMBER: _ClassVar[int]
+    feature_slots: int
+    features_per_window: int
+    patches_per_feature: int
+    patch_capacities: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, feature_slots: _Optional[int] = ..., features_per_window: _Optional[int] = ..., patches_per_feature: _Optional[int] = ..., patch_capacities: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PrefixBoundary(_message.Message):
+    __slots__ = ("roles", "constraint")
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    constraint: RenderConstraint
+    def __init__(self, roles: _Optional[_Iterable[str]] = ..., constraint: _Optional[_Union[RenderConstraint, str]] = ...) -> None: ...
+
+class AtomicSpan(_message.Message):
+    __slots__ = ("open_token", "close_token")
+    OPEN_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    open_token: int
+    close_token: int
+    def __init__(self, open_token: _Optional[int] = ..., close_token: _Optional[int] = ...) -> None: ...
+
+class ImageTokens(_message.Message):
+    __slots__ = ("feature_tokens", "atomic_spans", "separator_token")
+    FEATURE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ATOMIC_SPANS_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    feature_tokens: _containers.RepeatedScalarFieldContainer[int]
+    atomic_spans: _containers.RepeatedCompositeFieldContainer[AtomicSpan]
+    separator_token: int
+    def __init__(self, feature_tokens: _Optional[_Iterable[int]] = ..., atomic_spans: _Optional[_Iterable[_Union[AtomicSpan, _Mapping]]] = ..., separator_token: _Optional[int] = ...) -> None: ...
+
+class ImageSettings(_message.Message):
+    __slots__ = ("patch", "pixels_min", "pixels_max", "mean", "deviation")
+    PATCH_FIELD_NUMBER: _ClassVar[int]
+    PIXELS_MIN_FIELD_NUMBER: _ClassVar[int]
+    PIXELS_MAX_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_FIELD_NUMBER: _ClassVar[int]
+    patch: int
+    pixels_min: int
+    pixels_max: int
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    deviation: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, patch: _Optional[int] = ..., pixels_min: _Optional[int] = ..., pixels_max: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., deviation: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ImageSyntax(_message.Message):
+    __slots__ = ("preparation", "layout", "tokens", "settings", "tensors")
+    PREPARATION_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    preparation: ImagePreparation
+    layout: ImageLayout
+    tokens: ImageTokens
+    settings: ImageSettings
+    tensors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, preparation: _Optional[_Union[ImagePreparation, str]] = ..., layout: _Optional[_Union[ImageLayout, str]] = ..., tokens: _Optional[_Union[ImageTokens, _Mapping]] = ..., settings: _Optional[_Union[ImageSettings, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttributeEscape(_message.Message):
     __slots__ = ("escape", "character")
@@ -540,7 +683,7 @@ class OutputSyntax(_message.Message):
     def __init__(self, tags: _Optional[_Union[TagSyntax, _Mapping]] = ..., pairs: _Optional[_Union[PairSyntax, _Mapping]] = ..., elements: _Optional[_Union[ElementSyntax, _Mapping]] = ..., json: _Optional[_Union[JsonSyntax, _Mapping]] = ..., frames: _Optional[_Union[FrameSyntax, _Mapping]] = ..., think: _Optional[_Union[ThinkSyntax, _Mapping]] = ..., tokens: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[str]] = ..., envelope: _Optional[_Union[EnvelopeSyntax, _Mapping]] = ..., call_ids: _Optional[_Union[CallIds, str]] = ..., unknown_names: _Optional[_Union[UnknownNames, str]] = ...) -> None: ...
 
 class FrontendContract(_message.Message):
-    __slots__ = ("tool_syntax", "reasoning_syntax", "text_decoding", "strip_leading_space", "eos_tokens", "bos_token", "add_bos", "template_tokens", "output")
+    __slots__ = ("tool_syntax", "reasoning_syntax", "text_decoding", "strip_leading_space", "eos_tokens", "bos_token", "add_bos", "template_tokens", "prefix_boundaries", "image", "output")
     class TemplateTokensEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +699,8 @@ class FrontendContract(_message.Message):
     BOS_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ADD_BOS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     tool_syntax: ToolSyntax
     reasoning_syntax: ReasoningSyntax
@@ -565,24 +710,28 @@ class FrontendContract(_message.Message):
     bos_token: int
     add_bos: bool
     template_tokens: _containers.ScalarMap[str, str]
+    prefix_boundaries: _containers.RepeatedCompositeFieldContainer[PrefixBoundary]
+    image: ImageSyntax
     output: OutputSyntax
-    def __init__(self, tool_syntax: _Optional[_Union[ToolSyntax, str]] = ..., reasoning_syntax: _Optional[_Union[ReasoningSyntax, str]] = ..., text_decoding: _Optional[_Union[TextDecoding, str]] = ..., strip_leading_space: _Optional[bool] = ..., eos_tokens: _Optional[_Iterable[int]] = ..., bos_token: _Optional[int] = ..., add_bos: _Optional[bool] = ..., template_tokens: _Optional[_Mapping[str, str]] = ..., output: _Optional[_Union[OutputSyntax, _Mapping]] = ...) -> None: ...
+    def __init__(self, tool_syntax: _Optional[_Union[ToolSyntax, str]] = ..., reasoning_syntax: _Optional[_Union[ReasoningSyntax, str]] = ..., text_decoding: _Optional[_Union[TextDecoding, str]] = ..., strip_leading_space: _Optional[bool] = ..., eos_tokens: _Optional[_Iterable[int]] = ..., bos_token: _Optional[int] = ..., add_bos: _Optional[bool] = ..., template_tokens: _Optional[_Mapping[str, str]] = ..., prefix_boundaries: _Optional[_Iterable[_Union[PrefixBoundary, _Mapping]]] = ..., image: _Optional[_Union[ImageSyntax, _Mapping]] = ..., output: _Optional[_Union[OutputSyntax, _Mapping]] = ...) -> None: ...
 
 class ModelContract(_message.Message):
-    __slots__ = ("version", "vocabulary", "input_vocabulary", "cache", "graphs", "frontend")
+    __slots__ = ("version", "vocabulary", "input_vocabulary", "vision", "cache", "graphs", "frontend")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     INPUT_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    VISION_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
     FRONTEND_FIELD_NUMBER: _ClassVar[int]
     version: int
     vocabulary: int
     input_vocabulary: int
+    vision: VisionContract
     cache: CacheContract
     graphs: _containers.RepeatedCompositeFieldContainer[GraphContract]
     frontend: FrontendContract
-    def __init__(self, version: _Optional[int] = ..., vocabulary: _Optional[int] = ..., input_vocabulary: _Optional[int] = ..., cache: _Optional[_Union[CacheContract, _Mapping]] = ..., graphs: _Optional[_Iterable[_Union[GraphContract, _Mapping]]] = ..., frontend: _Optional[_Union[FrontendContract, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., vocabulary: _Optional[int] = ..., input_vocabulary: _Optional[int] = ..., vision: _Optional[_Union[VisionContract, _Mapping]] = ..., cache: _Optional[_Union[CacheContract, _Mapping]] = ..., graphs: _Optional[_Iterable[_Union[GraphContract, _Mapping]]] = ..., frontend: _Optional[_Union[FrontendContract, _Mapping]] = ...) -> None: ...
 
 class SamplingDefaults(_message.Message):
     __slots__ = ("temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -603,7 +752,7 @@ class SamplingDefaults(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., top_k: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ...) -> None: ...
 
 class ServingContract(_message.Message):
-    __slots__ = ("served_id", "aliases", "cache_identity", "context_tokens", "prefill_tokens", "pages", "snapshots", "concurrency", "sampling", "model")
+    __slots__ = ("served_id", "aliases", "cache_identity", "context_tokens", "prefill_tokens", "pages", "snapshots", "concurrency", "sampling", "model", "speculative_widths")
     SERVED_ID_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     CACHE_IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -614,6 +763,7 @@ class ServingContract(_message.Message):
     CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    SPECULATIVE_WIDTHS_FIELD_NUMBER: _ClassVar[int]
     served_id: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     cache_identity: str
@@ -624,4 +774,5 @@ class ServingContract(_message.Message):
     concurrency: int
     sampling: SamplingDefaults
     model: ModelContract
-    def __init__(self, served_id: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., cache_identity: _Optional[str] = ..., context_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pages: _Optional[int] = ..., snapshots: _Optional[int] = ..., concurrency: _Optional[int] = ..., sampling: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., model: _Optional[_Union[ModelContract, _Mapping]] = ...) -> None: ...
+    speculative_widths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, served_id: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., cache_identity: _Optional[str] = ..., context_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pages: _Optional[int] = ..., snapshots: _Optional[int] = ..., concurrency: _Optional[int] = ..., sampling: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., model: _Optional[_Union[ModelContract, _Mapping]] = ..., speculative_widths: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from helios_dod.contract.wire import contract_pb2 as contract__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\ncore.proto\x12\x06helios\x1a\x0e\x63ontract.proto\"\x1d\n\x0bStoredFrame\x12\x0e\n\x06nbytes\x18\x01 \x01(\x04\"\xad\x01\n\x12\x45xecutableResource\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.helios.ResourceKind\x12#\n\x06stored\x18\x03 \x01(\x0b\x32\x13.helios.StoredFrame\x12\x16\n\x0e\x64\x65\x63oded_nbytes\x18\x04 \x01(\x04\x12\x14\n\x0c\x63hunk_nbytes\x18\x05 \x01(\r\x12\x14\n\x0c\x63hunk_sha256\x18\x06 \x03(\x0c\"f\n\x0eWeightResource\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06nbytes\x18\x02 \x01(\x04\x12\x14\n\x0c\x63hunk_nbytes\x18\x03 \x01(\r\x12\x14\n\x0c\x63hunk_sha256\x18\x04 \x03(\x0c\x12\x0c\n\x04rank\x18\x05 \x01(\r\";\n\x0e\x44\x65ploymentBody\x12)\n\x08\x63ontract\x18\x01 \x01(\x0b\x32\x17.helios.ServingContract\"\xdb\x01\n\x08\x43oreBody\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x1b\n\x13publisher_namespace\x18\x02 \x01(\t\x12\x14\n\x0clicense_text\x18\x03 \x01(\t\x12*\n\ndeployment\x18\x04 \x01(\x0b\x32\x16.helios.DeploymentBody\x12/\n\x0b\x65xecutables\x18\x05 \x03(\x0b\x32\x1a.helios.ExecutableResource\x12\'\n\x07weights\x18\x06 \x03(\x0b\x32\x16.helios.WeightResource\"A\n\nSignedCore\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\"-\n\x08Location\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"2\n\x0bLocationSet\x12#\n\tlocations\x18\x01 \x03(\x0b\x32\x10.helios.Location\"N\n\nTokenBytes\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0f\n\x07special\x18\x03 \x01(\x0c\x12\x10\n\x08\x66\x61llback\x18\x04 \x01(\x0c*\x85\x01\n\x0cResourceKind\x12\x1d\n\x19RESOURCE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45XECUTION_MANIFEST\x10\x01\x12\r\n\tTOKENIZER\x10\x02\x12\x11\n\rCHAT_TEMPLATE\x10\x03\x12\x0f\n\x0bTOKEN_BYTES\x10\x04\x12\x0b\n\x07WEIGHTS\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\ncore.proto\x12\x06helios\x1a\x0e\x63ontract.proto\"\x1d\n\x0bStoredFrame\x12\x0e\n\x06nbytes\x18\x01 \x01(\x04\"\xad\x01\n\x12\x45xecutableResource\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.helios.ResourceKind\x12#\n\x06stored\x18\x03 \x01(\x0b\x32\x13.helios.StoredFrame\x12\x16\n\x0e\x64\x65\x63oded_nbytes\x18\x04 \x01(\x04\x12\x14\n\x0c\x63hunk_nbytes\x18\x05 \x01(\r\x12\x14\n\x0c\x63hunk_sha256\x18\x06 \x03(\x0c\"f\n\x0eWeightResource\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06nbytes\x18\x02 \x01(\x04\x12\x14\n\x0c\x63hunk_nbytes\x18\x03 \x01(\r\x12\x14\n\x0c\x63hunk_sha256\x18\x04 \x03(\x0c\x12\x0c\n\x04rank\x18\x05 \x01(\r\";\n\x0e\x44\x65ploymentBody\x12)\n\x08\x63ontract\x18\x01 \x01(\x0b\x32\x17.helios.ServingContract\"\x8e\x02\n\x08\x43oreBody\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x1b\n\x13publisher_namespace\x18\x02 \x01(\t\x12\x14\n\x0clicense_text\x18\x03 \x01(\t\x12*\n\ndeployment\x18\x04 \x01(\x0b\x32\x16.helios.DeploymentBody\x12/\n\x0b\x65xecutables\x18\x05 \x03(\x0b\x32\x1a.helios.ExecutableResource\x12\'\n\x07weights\x18\x06 \x03(\x0b\x32\x16.helios.WeightResource\x12\x18\n\x10rebuild_manifest\x18\x07 \x01(\x0c\x12\x17\n\x0fweight_catalogs\x18\x08 \x03(\x0c\":\n\x0b\x43\x61talogBlob\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04rank\x18\x03 \x01(\r\"A\n\nSignedCore\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\"\xf7\x01\n\nModelIndex\x12)\n\x08\x63ontract\x18\x01 \x01(\x0b\x32\x17.helios.ServingContract\x12\x1b\n\x13publisher_namespace\x18\x02 \x01(\t\x12\x14\n\x0clicense_text\x18\x03 \x01(\t\x12/\n\x0b\x65xecutables\x18\x04 \x03(\x0b\x32\x1a.helios.ExecutableResource\x12\'\n\x07weights\x18\x05 \x03(\x0b\x32\x16.helios.WeightResource\x12\x18\n\x10rebuild_manifest\x18\x06 \x01(\x0c\x12\x17\n\x0fweight_catalogs\x18\x07 \x03(\x0c\"e\n\x0eProtectedIndex\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x12\n\npublic_key\x18\x04 \x01(\x0c\x12\x0c\n\x04salt\x18\x05 \x01(\x0c\"-\n\x08Location\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"2\n\x0bLocationSet\x12#\n\tlocations\x18\x01 \x03(\x0b\x32\x10.helios.Location\"N\n\nTokenBytes\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0f\n\x07special\x18\x03 \x01(\x0c\x12\x10\n\x08\x66\x61llback\x18\x04 \x01(\x0c*\x85\x01\n\x0cResourceKind\x12\x1d\n\x19RESOURCE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45XECUTION_MANIFEST\x10\x01\x12\r\n\tTOKENIZER\x10\x02\x12\x11\n\rCHAT_TEMPLATE\x10\x03\x12\x0f\n\x0bTOKEN_BYTES\x10\x04\x12\x0b\n\x07WEIGHTS\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'core_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESOURCEKIND']._serialized_start=879
-  _globals['_RESOURCEKIND']._serialized_end=1012
+  _globals['_RESOURCEKIND']._serialized_start=1343
+  _globals['_RESOURCEKIND']._serialized_end=1476
   _globals['_STOREDFRAME']._serialized_start=38
   _globals['_STOREDFRAME']._serialized_end=67
   _globals['_EXECUTABLERESOURCE']._serialized_start=70
@@ -43,13 +43,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DEPLOYMENTBODY']._serialized_start=349
   _globals['_DEPLOYMENTBODY']._serialized_end=408
   _globals['_COREBODY']._serialized_start=411
-  _globals['_COREBODY']._serialized_end=630
-  _globals['_SIGNEDCORE']._serialized_start=632
-  _globals['_SIGNEDCORE']._serialized_end=697
-  _globals['_LOCATION']._serialized_start=699
-  _globals['_LOCATION']._serialized_end=744
-  _globals['_LOCATIONSET']._serialized_start=746
-  _globals['_LOCATIONSET']._serialized_end=796
-  _globals['_TOKENBYTES']._serialized_start=798
-  _globals['_TOKENBYTES']._serialized_end=876
+  _globals['_COREBODY']._serialized_end=681
+  _globals['_CATALOGBLOB']._serialized_start=683
+  _globals['_CATALOGBLOB']._serialized_end=741
+  _globals['_SIGNEDCORE']._serialized_start=743
+  _globals['_SIGNEDCORE']._serialized_end=808
+  _globals['_MODELINDEX']._serialized_start=811
+  _globals['_MODELINDEX']._serialized_end=1058
+  _globals['_PROTECTEDINDEX']._serialized_start=1060
+  _globals['_PROTECTEDINDEX']._serialized_end=1161
+  _globals['_LOCATION']._serialized_start=1163
+  _globals['_LOCATION']._serialized_end=1208
+  _globals['_LOCATIONSET']._serialized_start=1210
+  _globals['_LOCATIONSET']._serialized_end=1260
+  _globals['_TOKENBYTES']._serialized_start=1262
+  _globals['_TOKENBYTES']._serialized_end=1340
 # @@protoc_insertion_point(module_scope)

@@ -66,20 +66,34 @@ class DeploymentBody(_message.Message):
     def __init__(self, contract: _Optional[_Union[_contract_pb2.ServingContract, _Mapping]] = ...) -> None: ...
 
 class CoreBody(_message.Message):
-    __slots__ = ("format_version", "publisher_namespace", "license_text", "deployment", "executables", "weights")
+    __slots__ = ("format_version", "publisher_namespace", "license_text", "deployment", "executables", "weights", "rebuild_manifest", "weight_catalogs")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     PUBLISHER_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LICENSE_TEXT_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     EXECUTABLES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_CATALOGS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     publisher_namespace: str
     license_text: str
     deployment: DeploymentBody
     executables: _containers.RepeatedCompositeFieldContainer[ExecutableResource]
     weights: _containers.RepeatedCompositeFieldContainer[WeightResource]
-    def __init__(self, format_version: _Optional[int] = ..., publisher_namespace: _Optional[str] = ..., license_text: _Optional[str] = ..., deployment: _Optional[_Union[DeploymentBody, _Mapping]] = ..., executables: _Optional[_Iterable[_Union[ExecutableResource, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WeightResource, _Mapping]]] = ...) -> None: ...
+    rebuild_manifest: bytes
+    weight_catalogs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, format_version: _Optional[int] = ..., publisher_namespace: _Optional[str] = ..., license_text: _Optional[str] = ..., deployment: _Optional[_Union[DeploymentBody, _Mapping]] = ..., executables: _Optional[_Iterable[_Union[ExecutableResource, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WeightResource, _Mapping]]] = ..., rebuild_manifest: _Optional[bytes] = ..., weight_catalogs: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class CatalogBlob(_message.Message):
+    __slots__ = ("version", "data", "rank")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    data: bytes
+    rank: int
+    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class SignedCore(_message.Message):
     __slots__ = ("body", "signature", "public_key")
@@ -90,6 +104,38 @@ class SignedCore(_message.Message):
     signature: bytes
     public_key: bytes
     def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., public_key: _Optional[bytes] = ...) -> None: ...
+
+class ModelIndex(_message.Message):
+    __slots__ = ("contract", "publisher_namespace", "license_text", "executables", "weights", "rebuild_manifest", "weight_catalogs")
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    LICENSE_TEXT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTABLES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_CATALOGS_FIELD_NUMBER: _ClassVar[int]
+    contract: _contract_pb2.ServingContract
+    publisher_namespace: str
+    license_text: str
+    executables: _containers.RepeatedCompositeFieldContainer[ExecutableResource]
+    weights: _containers.RepeatedCompositeFieldContainer[WeightResource]
+    rebuild_manifest: bytes
+    weight_catalogs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, contract: _Optional[_Union[_contract_pb2.ServingContract, _Mapping]] = ..., publisher_namespace: _Optional[str] = ..., license_text: _Optional[str] = ..., executables: _Optional[_Iterable[_Union[ExecutableResource, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WeightResource, _Mapping]]] = ..., rebuild_manifest: _Optional[bytes] = ..., weight_catalogs: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ProtectedIndex(_message.Message):
+    __slots__ = ("version", "index", "signature", "public_key", "salt")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    index: bytes
+    signature: bytes
+    public_key: bytes
+    salt: bytes
+    def __init__(self, version: _Optional[int] = ..., index: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., salt: _Optional[bytes] = ...) -> None: ...
 
 class Location(_message.Message):
     __slots__ = ("resource_id", "path")

@@ -108,6 +108,13 @@ class RotaryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROTARY_KIND_UNSPECIFIED: _ClassVar[RotaryKind]
     HALVES: _ClassVar[RotaryKind]
     INTERLEAVED: _ClassVar[RotaryKind]
+
+class LiveCount(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LIVE_COUNT_UNSPECIFIED: _ClassVar[LiveCount]
+    LIVE_PACKED_ROWS: _ClassVar[LiveCount]
+    LIVE_LANE_ROWS: _ClassVar[LiveCount]
+    LIVE_SAMPLED_ROWS: _ClassVar[LiveCount]
 DATA_TYPE_UNSPECIFIED: DataType
 F32: DataType
 F16: DataType
@@ -180,6 +187,10 @@ LAYER: NormKind
 ROTARY_KIND_UNSPECIFIED: RotaryKind
 HALVES: RotaryKind
 INTERLEAVED: RotaryKind
+LIVE_COUNT_UNSPECIFIED: LiveCount
+LIVE_PACKED_ROWS: LiveCount
+LIVE_LANE_ROWS: LiveCount
+LIVE_SAMPLED_ROWS: LiveCount
 
 class Extent(_message.Message):
     __slots__ = ("symbol", "multiplier")
@@ -595,8 +606,160 @@ class HostBody(_message.Message):
     operations: _containers.RepeatedCompositeFieldContainer[HostOperation]
     def __init__(self, operations: _Optional[_Iterable[_Union[HostOperation, _Mapping]]] = ...) -> None: ...
 
+class CudaModule(_message.Message):
+    __slots__ = ("resource_id", "name")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    name: str
+    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class CudaArgument(_message.Message):
+    __slots__ = ("address", "word", "words", "real", "live")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    REAL_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    address: CudaAddress
+    word: int
+    words: int
+    real: float
+    live: LiveCount
+    def __init__(self, address: _Optional[_Union[CudaAddress, _Mapping]] = ..., word: _Optional[int] = ..., words: _Optional[int] = ..., real: _Optional[float] = ..., live: _Optional[_Union[LiveCount, str]] = ...) -> None: ...
+
+class CudaAddress(_message.Message):
+    __slots__ = ("buffer", "offset")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    offset: int
+    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class CudaKernel(_message.Message):
+    __slots__ = ("module", "entry", "grid", "block", "shared_nbytes", "arguments")
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    GRID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    SHARED_NBYTES_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    module: int
+    entry: str
+    grid: _containers.RepeatedScalarFieldContainer[int]
+    block: _containers.RepeatedScalarFieldContainer[int]
+    shared_nbytes: int
+    arguments: _containers.RepeatedCompositeFieldContainer[CudaArgument]
+    def __init__(self, module: _Optional[int] = ..., entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., shared_nbytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[CudaArgument, _Mapping]]] = ...) -> None: ...
+
+class CudaCopy(_message.Message):
+    __slots__ = ("source", "destination", "nbytes")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    source: CudaAddress
+    destination: CudaAddress
+    nbytes: int
+    def __init__(self, source: _Optional[_Union[CudaAddress, _Mapping]] = ..., destination: _Optional[_Union[CudaAddress, _Mapping]] = ..., nbytes: _Optional[int] = ...) -> None: ...
+
+class CudaFill(_message.Message):
+    __slots__ = ("destination", "nbytes", "byte")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTE_FIELD_NUMBER: _ClassVar[int]
+    destination: CudaAddress
+    nbytes: int
+    byte: int
+    def __init__(self, destination: _Optional[_Union[CudaAddress, _Mapping]] = ..., nbytes: _Optional[int] = ..., byte: _Optional[int] = ...) -> None: ...
+
+class CudaNode(_message.Message):
+    __slots__ = ("kernel", "copy", "fill")
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    FILL_FIELD_NUMBER: _ClassVar[int]
+    kernel: CudaKernel
+    copy: CudaCopy
+    fill: CudaFill
+    def __init__(self, kernel: _Optional[_Union[CudaKernel, _Mapping]] = ..., copy: _Optional[_Union[CudaCopy, _Mapping]] = ..., fill: _Optional[_Union[CudaFill, _Mapping]] = ...) -> None: ...
+
+class CudaEdge(_message.Message):
+    __slots__ = ("before", "after")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    after: int
+    def __init__(self, before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+
+class CudaBody(_message.Message):
+    __slots__ = ("nodes", "edges")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[CudaNode]
+    edges: _containers.RepeatedCompositeFieldContainer[CudaEdge]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[CudaNode, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[CudaEdge, _Mapping]]] = ...) -> None: ...
+
+class TunedInput(_message.Message):
+    __slots__ = ("buffer", "producer")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    producer: str
+    def __init__(self, buffer: _Optional[int] = ..., producer: _Optional[str] = ...) -> None: ...
+
+class TuningGraph(_message.Message):
+    __slots__ = ("name", "body", "cuda_body", "outputs")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    CUDA_BODY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    body: int
+    cuda_body: int
+    outputs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., body: _Optional[int] = ..., cuda_body: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Transport(_message.Message):
+    __slots__ = ("frame_index", "submission_sequence", "frames")
+    FRAME_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frame_index: int
+    submission_sequence: int
+    frames: int
+    def __init__(self, frame_index: _Optional[int] = ..., submission_sequence: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
+
+class CompletionLayout(_message.Message):
+    __slots__ = ("token_width", "top_logprobs")
+    TOKEN_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    token_width: int
+    top_logprobs: int
+    def __init__(self, token_width: _Optional[int] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+
+class StagingTable(_message.Message):
+    __slots__ = ("name", "buffer", "frames", "consumer_ranks")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_RANKS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    buffer: int
+    frames: int
+    consumer_ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., buffer: _Optional[int] = ..., frames: _Optional[int] = ..., consumer_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RankResources(_message.Message):
+    __slots__ = ("rank", "weights", "modules")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    weights: _containers.RepeatedScalarFieldContainer[str]
+    modules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rank: _Optional[int] = ..., weights: _Optional[_Iterable[str]] = ..., modules: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Program(_message.Message):
-    __slots__ = ("name", "operation", "batch_capacity", "draft_tokens", "token_capacity", "packed_token_capacity", "body", "confidence_width")
+    __slots__ = ("name", "operation", "batch_capacity", "draft_tokens", "token_capacity", "packed_token_capacity", "body", "cuda_body", "confidence_width", "tuned", "lane_limit")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BATCH_CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -604,7 +767,10 @@ class Program(_message.Message):
     TOKEN_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     PACKED_TOKEN_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    CUDA_BODY_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    TUNED_FIELD_NUMBER: _ClassVar[int]
+    LANE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     name: str
     operation: Operation
     batch_capacity: int
@@ -612,11 +778,14 @@ class Program(_message.Message):
     token_capacity: int
     packed_token_capacity: int
     body: int
+    cuda_body: int
     confidence_width: int
-    def __init__(self, name: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., batch_capacity: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., token_capacity: _Optional[int] = ..., packed_token_capacity: _Optional[int] = ..., body: _Optional[int] = ..., confidence_width: _Optional[int] = ...) -> None: ...
+    tuned: _containers.RepeatedCompositeFieldContainer[TunedInput]
+    lane_limit: int
+    def __init__(self, name: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., batch_capacity: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., token_capacity: _Optional[int] = ..., packed_token_capacity: _Optional[int] = ..., body: _Optional[int] = ..., cuda_body: _Optional[int] = ..., confidence_width: _Optional[int] = ..., tuned: _Optional[_Iterable[_Union[TunedInput, _Mapping]]] = ..., lane_limit: _Optional[int] = ...) -> None: ...
 
 class ExecutionManifest(_message.Message):
-    __slots__ = ("abi_version", "buffers", "host_bodies", "programs", "live_packed", "live_lanes", "live_sampled")
+    __slots__ = ("abi_version", "buffers", "host_bodies", "programs", "live_packed", "live_lanes", "live_sampled", "modules", "cuda_bodies", "tuning", "transport", "completion", "tables", "ranks", "proposal_confidence")
     ABI_VERSION_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
     HOST_BODIES_FIELD_NUMBER: _ClassVar[int]
@@ -624,6 +793,14 @@ class ExecutionManifest(_message.Message):
     LIVE_PACKED_FIELD_NUMBER: _ClassVar[int]
     LIVE_LANES_FIELD_NUMBER: _ClassVar[int]
     LIVE_SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    CUDA_BODIES_FIELD_NUMBER: _ClassVar[int]
+    TUNING_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     abi_version: int
     buffers: _containers.RepeatedCompositeFieldContainer[Buffer]
     host_bodies: _containers.RepeatedCompositeFieldContainer[HostBody]
@@ -631,4 +808,12 @@ class ExecutionManifest(_message.Message):
     live_packed: int
     live_lanes: int
     live_sampled: int
-    def __init__(self, abi_version: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., host_bodies: _Optional[_Iterable[_Union[HostBody, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., live_packed: _Optional[int] = ..., live_lanes: _Optional[int] = ..., live_sampled: _Optional[int] = ...) -> None: ...
+    modules: _containers.RepeatedCompositeFieldContainer[CudaModule]
+    cuda_bodies: _containers.RepeatedCompositeFieldContainer[CudaBody]
+    tuning: _containers.RepeatedCompositeFieldContainer[TuningGraph]
+    transport: Transport
+    completion: CompletionLayout
+    tables: _containers.RepeatedCompositeFieldContainer[StagingTable]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankResources]
+    proposal_confidence: int
+    def __init__(self, abi_version: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., host_bodies: _Optional[_Iterable[_Union[HostBody, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., live_packed: _Optional[int] = ..., live_lanes: _Optional[int] = ..., live_sampled: _Optional[int] = ..., modules: _Optional[_Iterable[_Union[CudaModule, _Mapping]]] = ..., cuda_bodies: _Optional[_Iterable[_Union[CudaBody, _Mapping]]] = ..., tuning: _Optional[_Iterable[_Union[TuningGraph, _Mapping]]] = ..., transport: _Optional[_Union[Transport, _Mapping]] = ..., completion: _Optional[_Union[CompletionLayout, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[StagingTable, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankResources, _Mapping]]] = ..., proposal_confidence: _Optional[int] = ...) -> None: ...

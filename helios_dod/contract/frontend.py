@@ -1,0 +1,176 @@
+"""FrontendContract -> PreparedFrontend: token ids, syntax data, prefix boundaries, images."""
+
+from math import isfinite
+from typing import Any
+
+from google.protobuf.message import Message
+
+from helios_dod.contract.errors import require
+from helios_dod.contract.prepared import (
+    PreparedBoundary,
+    PreparedFrontend,
+    PreparedImage,
+    PreparedSyntax,
+    PreparedVision,
+)
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.limits import EOS_MAX
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+CHANNELS = 3  # of an image's mean and deviation
+PIXELS_MAX = 1 << 28
+LIST_MAX = 64
+TEXT_NBYTES_MAX = 4096  # of one delimiter
+# Tool syntax -> the kind of OutputSyntax that carries its data.
+TOOL_KINDS: dict[int, str | None] = {
+    contract.TOOL_NONE: None, contract.PARAMETER_TAGS: "tags", contract.KEY_VALUE_TAGS: "pairs",
+    contract.TYPED_ELEMENTS: "elements", contract.MARKED_JSON: "json",
+    contract.FRAMED_CALLS: "frames",
+}
+
+
+def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
+    """Raises ContractError."""
+    frontend, field = model.frontend, "contract.model.frontend"
+    eos = tuple(frontend.eos_tokens)
+    require(len(eos) <= EOS_MAX and len(set(eos)) == len(eos), f"{field}.eos_tokens",
+            f"at most {EOS_MAX}, each once", len(eos))
+    for i, token in enumerate(eos):
+        require(token < model.vocabulary, f"{field}.eos_tokens[{i}]",
+                f"below the vocabulary, {model.vocabulary}", token)
+    if frontend.add_bos:
+        require(frontend.bos_token < model.input_vocabulary, f"{field}.bos_token",
+                f"below the input vocabulary, {model.input_vocabulary}", frontend.bos_token)
+    _check_pairing(frontend, field)
+    if frontend.HasField("output"):
+        _check_output(frontend, f"{field}.output")
+    return PreparedFrontend(
+        tool_syntax=frontend.tool_syntax, reasoning_syntax=frontend.reasoning_syntax,
+        text_decoding=frontend.text_decoding, strip_leading_space=frontend.strip_leading_space,
+        eos_tokens=eos, bos_token=frontend.bos_token, add_bos=frontend.add_bos,
+        template_tokens=tuple(sorted(frontend.template_tokens.items())),
+        output=_freeze(frontend.output) if frontend.HasField("output") else None,
+        prefix_boundaries=_prepare_boundaries(frontend, f"{field}.prefix_boundaries"),
+        image=_prepare_image(model, f"{field}.image"))
+
+
+def _check_pairing(frontend: contract.FrontendContract, field: str) -> None:
+    """Two reasoning syntaxes are part of a tool parser that consumes whole elements or frames."""
+    tool, reasoning = frontend.tool_syntax, frontend.reasoning_syntax
+    name = contract.ToolSyntax.Name(tool)
+    for inside, parser in ((contract.THINK_ELEMENT, contract.TYPED_ELEMENTS),
+                           (contract.REASONING_FRAMES, contract.FRAMED_CALLS)):
+        if reasoning == inside:
+            require(tool == parser, f"{field}.tool_syntax",
+                    f"{contract.ToolSyntax.Name(parser)}, which "
+                    f"{contract.ReasoningSyntax.Name(inside)} requires", name)
+    if tool == contract.FRAMED_CALLS:
+        require(reasoning == contract.REASONING_FRAMES, f"{field}.reasoning_syntax",
+                "REASONING_FRAMES with FRAMED_CALLS", contract.ReasoningSyntax.Name(reasoning))
+
+
+def _check_output(frontend: contract.FrontendContract, field: str) -> None:
+    output = frontend.output
+    kind = output.WhichOneof("tool")
+    wanted = TOOL_KINDS[frontend.tool_syntax]
+    require(kind == wanted, f"{field}.tool",
+            f"{wanted or 'nothing'}, as {contract.ToolSyntax.Name(frontend.tool_syntax)} needs",
+            kind or "nothing")
+    thinks = frontend.reasoning_syntax == contract.THINK_TAGS
+    require(output.HasField("think") == thinks, f"{field}.think",
+            "think tags exactly for THINK_TAGS", "present" if output.HasField("think") else "none")
+    if thinks:
+        for name in ("open", "close"):
+            require(bool(getattr(output.think, name)), f"{field}.think.{name}", "a delimiter", "")
+
+
+def _freeze(message: Message) -> PreparedSyntax:
+    """A message as plain values."""
+    values: dict[str, Any] = {}
+    present: set[str] = set()
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None:
+            if field.is_repeated:
+                value = tuple(_freeze(part) for part in value)
+            else:
+                if message.HasField(field.name):
+                    present.add(field.name)
+                value = _freeze(value)
+        elif field.is_repeated:
+            value = tuple(value)
+        values[field.name] = value
+    choices = {part.name: message.WhichOneof(part.name) for part in message.DESCRIPTOR.oneofs}
+    return PreparedSyntax(values, frozenset(present), choices)
+
+
+def _prepare_boundaries(
+    frontend: contract.FrontendContract, field: str,
+) -> tuple[PreparedBoundary, ...]:
+    made = []
+    require(len(frontend.prefix_boundaries) <= LIST_MAX, field, f"at most {LIST_MAX}",
+            len(frontend.prefix_boundaries))
+    for i, boundary in enumerate(frontend.prefix_boundaries):
+        roles = tuple(boundary.roles)
+        require(bool(roles) and len(set(roles)) == len(roles), f"{field}[{i}].roles",
+                "at least one role, each once", ", ".join(roles) or "none")
+        for role in roles:
+            require(role in ROLES, f"{field}[{i}].roles", " or ".join(ROLES), role)
+        made.append(PreparedBoundary(roles, boundary.constraint))
+    return tuple(made)
+
+
+def _prepare_image(model: contract.ModelContract, field: str) -> PreparedImage | None:
+    frontend = model.frontend
+    require(frontend.HasField("image") == model.HasField("vision"), field,
+            "image syntax exactly where ModelContract.vision is declared",
+            "present" if frontend.HasField("image") else "none")
+    if not frontend.HasField("image"):
+        return None
+    require(model.version >= 3, field, "no images before version 3", model.version)
+    image, tokens, settings = frontend.image, frontend.image.tokens, frontend.image.settings
+    features = tuple(tokens.feature_tokens)
+    require(bool(features), f"{field}.tokens.feature_tokens", "at least one", 0)
+    separator = tokens.separator_token if tokens.HasField("separator_token") else None
+    spans = tuple((span.open_token, span.close_token) for span in tokens.atomic_spans)
+    for name, ids in (("feature_tokens", features), ("separator_token", (separator or 0,)),
+                      ("atomic_spans", tuple(token for span in spans for token in span))):
+        for token in ids:
+            require(token < model.input_vocabulary, f"{field}.tokens.{name}",
+                    f"below the input vocabulary, {model.input_vocabulary}", token)
+    require((separator is not None) == (image.layout == contract.FEATURE_ROWS),
+            f"{field}.tokens.separator_token", "a separator exactly for FEATURE_ROWS", separator)
+    require(settings.patch >= 1, f"{field}.settings.patch", "at least 1", settings.patch)
+    require(0 < settings.pixels_min <= settings.pixels_max <= PIXELS_MAX,
+            f"{field}.settings.pixels_max", f"pixels_min to {PIXELS_MAX}, above 0",
+            settings.pixels_max)
+    for name, lowest in (("mean", -1e6), ("deviation", 1e-6)):
+        values = tuple(getattr(settings, name))
+        right = len(values) == CHANNELS and all(isfinite(v) and v >= lowest for v in values)
+        require(right, f"{field}.settings.{name}", f"{CHANNELS} finite values", len(values))
+    tensors = tuple(image.tensors)
+    require(len(set(tensors)) == len(tensors) and all(tensors), f"{field}.tensors",
+            "names of their own", ", ".join(tensors))
+    return PreparedImage(
+        preparation=image.preparation, layout=image.layout, feature_tokens=features,
+        atomic_spans=spans, separator_token=separator, patch=settings.patch,
+        pixels_min=settings.pixels_min, pixels_max=settings.pixels_max,
+        mean=tuple(settings.mean), deviation=tuple(settings.deviation), tensors=tensors)
+
+
+def prepare_vision(model: contract.ModelContract) -> PreparedVision | None:
+    """Capacities of image features. Raises ContractError."""
+    if not model.HasField("vision"):
+        return None
+    vision, field = model.vision, "contract.model.vision"
+    for name in ("feature_slots", "features_per_window", "patches_per_feature"):
+        value = getattr(vision, name)
+        require(1 <= value <= 1 << 24, f"{field}.{name}", f"1 to {1 << 24}", value)
+    patches = tuple(vision.patch_capacities)
+    require(bool(patches) and list(patches) == sorted(set(patches)) and patches[0] > 0,
+            f"{field}.patch_capacities", "ascending capacities above 0", patches)
+    largest = vision.features_per_window * vision.patches_per_feature
+    require(patches[-1] <= largest, f"{field}.patch_capacities",
+            f"at most {largest}, the patches of one window's features", patches[-1])
+    return PreparedVision(vision.feature_slots, vision.features_per_window,
+                          vision.patches_per_feature, patches)

@@ -1,0 +1,425 @@
+"""Sources, histories, views, tuning, device bodies, images, drafting: refusals by field."""
+
+import pickle
+
+import pytest
+
+from helios_dod.contract.decode import decode
+from helios_dod.contract.drafting import require_history
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.sources import LANE_INDEXINGS, SOURCES, elements_of
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as wire
+from tests.test_contract_decode import graph_of, make_speculative, pair, refused
+from tests.tiny_core import VOCABULARY, add_buffer, number
+
+I32_SLOTS = (wire.I32, (wire.SLOTS, 1))
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if s not in (
+    contract.SPECULATIVE_PREFIX_LIMIT, contract.IMAGE_TENSOR)], ids=contract.ValueSource.Name)
+def test_every_source_in_every_indexing_mode(source):
+    """Each source is accepted in its modes and layouts, and refused in every other mode."""
+    rule = SOURCES[source]
+    for indexing in (contract.SCALAR, *LANE_INDEXINGS, contract.PACKED_TOKEN):
+        for dtype, wanted in rule.layouts:
+            serving, manifest, graph = make_speculative(contract.QUERY_LENGTH)
+            width = elements_of(wanted, VOCABULARY, 3, 4) or 5
+            symbol = rule.indexings.get(indexing, wire.LANES)
+            rows = (symbol, 1) if symbol else 1
+            tail = (width,) if width != 1 else ()
+            index = add_buffer(manifest, "fresh", wire.STAGING, dtype, rows, *tail)
+            if source == contract.QUERY_LENGTH:  # one length source
+                old = next(b for b in graph.bindings if b.source == source)
+                graph.bindings.remove(old)
+            graph.bindings.add(buffer=index, source=source, indexing=indexing, offset=1, padding=-1)
+            if indexing in rule.indexings:
+                made = decode(serving, manifest).programs[-1].bindings[-1]
+                assert (made.source, made.indexing, made.offset, made.padding) == (
+                    source, indexing, 1, -1)
+                manifest.buffers[index].dtype = wire.I8
+                refused(serving, manifest, "buffer", contract.ValueSource.Name(source))
+            else:
+                refused(serving, manifest, "indexing")
+    if rule.version > 1:
+        serving.model.version = 1
+        refused(serving, manifest, "contract.model")
+
+
+def with_vision():
+    serving, manifest = pair()
+    vision, frontend = serving.model.vision, serving.model.frontend
+    vision.feature_slots, vision.features_per_window, vision.patches_per_feature = 2, 64, 4
+    vision.patch_capacities[:] = [64, 256]
+    serving.model.input_vocabulary = VOCABULARY + 2
+    image = frontend.image
+    image.preparation, image.layout = contract.RESIZE_TO_GRID, contract.FEATURE_RUN
+    image.tokens.feature_tokens.append(VOCABULARY)
+    image.tokens.atomic_spans.add(open_token=3, close_token=4)
+    image.settings.patch, image.settings.pixels_min, image.settings.pixels_max = 14, 1, 1000
+    image.settings.mean[:] = [0.5] * 3
+    image.settings.deviation[:] = [0.5] * 3
+    image.tensors.append("patches")
+    return serving, manifest, image
+
+
+def test_images_and_vision():
+    serving, manifest, image = with_vision()
+    prepared = decode(serving, manifest)
+    assert prepared.vision.patch_capacities == (64, 256)
+    assert prepared.frontend.image.atomic_spans == ((3, 4),)
+    assert prepared.frontend.image.feature_tokens == (VOCABULARY,)
+    changes = [
+        (lambda s, i: s.model.ClearField("vision"), "image"),
+        (lambda s, i: s.model.frontend.ClearField("image"), "image"),
+        (lambda s, i: setattr(s.model.vision, "feature_slots", 0), "feature_slots"),
+        (lambda s, i: setattr(s.model.vision, "features_per_window", 0), "features_per_window"),
+        (lambda s, i: setattr(s.model.vision, "patches_per_feature", 0), "patches_per_feature"),
+        (lambda s, i: s.model.vision.patch_capacities.append(5), "patch_capacities"),
+        (lambda s, i: s.model.vision.patch_capacities.append(257), "patch_capacities"),
+        (lambda s, i: i.tokens.feature_tokens.append(99), "feature_tokens"),
+        (lambda s, i: i.tokens.ClearField("feature_tokens"), "feature_tokens"),
+        (lambda s, i: i.tokens.atomic_spans.add(open_token=99), "atomic_spans"),
+        (lambda s, i: setattr(i, "layout", contract.FEATURE_ROWS), "separator_token"),
+        (lambda s, i: setattr(i.settings, "patch", 0), "settings.patch"),
+        (lambda s, i: setattr(i.settings, "pixels_min", 2000), "pixels_max"),
+        (lambda s, i: i.settings.mean.append(1), "mean"),
+        (lambda s, i: i.settings.deviation.__setitem__(0, 0.0), "deviation"),
+        (lambda s, i: i.tensors.append("patches"), "tensors"),
+        (lambda s, i: setattr(i, "preparation", 0), "preparation"),
+        (lambda s, i: setattr(s.model, "version", 2), "image"),
+    ]
+    for change, field in changes:
+        serving, manifest, image = with_vision()
+        change(serving, image)
+        refused(serving, manifest, field)
+
+
+def test_image_tensors_are_bound_by_name():
+    serving, manifest, _ = with_vision()
+    index = add_buffer(manifest, "patches", wire.STAGING, wire.F32, (wire.PACKED, 1), 6)
+    binding = graph_of(serving, "prefill").bindings.add(
+        buffer=index, source=contract.IMAGE_TENSOR, indexing=contract.PACKED_TOKEN,
+        tensor="patches")
+    assert decode(serving, manifest).programs[2].bindings[-1].tensor == "patches"
+    binding.tensor = "pixels"
+    refused(serving, manifest, "tensor", "got pixels")
+    binding.tensor = "patches"
+    binding.source, binding.indexing = contract.POSITION, contract.PACKED_TOKEN
+    manifest.buffers[index].dtype, manifest.buffers[index].shape[1].multiplier = wire.I32, 3
+    refused(serving, manifest, "tensor")
+
+
+@pytest.mark.parametrize("kind", [
+    contract.PAGED_KEY_VALUE, contract.PAGED_LATENT, contract.SLIDING_WINDOW, contract.RECURRENT,
+    contract.CONTINUATION], ids=contract.HistoryKind.Name)
+def test_every_history_kind(kind):
+    serving, manifest = pair()
+    region = serving.model.cache.regions[0]
+    if kind in (contract.RECURRENT, contract.CONTINUATION):
+        region = serving.model.cache.regions.add(
+            kind=kind, planes=[number(manifest, "slot_limit")])
+    region.kind = kind
+    if kind == contract.SLIDING_WINDOW:
+        region.window_tokens, region.page_group = 32, 1
+    if kind == contract.PAGED_LATENT:
+        region.compression_ratio = 4
+    made = decode(serving, manifest).cache.regions[-1]
+    assert (made.kind, made.window_tokens, made.compression_ratio) == (
+        kind, region.window_tokens, region.compression_ratio)
+
+
+def test_shifted_page_table_views():
+    serving, manifest = pair()
+    index = add_buffer(manifest, "draft_table", wire.STATE, wire.I32, (wire.SLOTS, 1),
+                       (wire.PAGES_PER_REQUEST, 1))
+    serving.model.cache.tables.add(buffer=index, page_offset=1)
+    serving.model.cache.cursor_lag_tokens = 1
+    cache = decode(serving, manifest).cache
+    assert cache.tables[1].page_offset == 1 and cache.cursor_lag_tokens == 1
+    serving.model.cache.tables[1].page_offset = -2000
+    refused(serving, manifest, "tables[1].page_offset")
+
+
+def test_lane_limits_and_speculative_widths():
+    serving, manifest, _ = make_speculative(contract.QUERY_LENGTH)
+    serving.speculative_widths.append(4)
+    prepared = decode(serving, manifest)
+    assert prepared.speculative_widths == (4,) and prepared.programs[-1].lane_limit == 4
+    manifest.programs[-1].lane_limit = 5
+    refused(serving, manifest, "lane_limit", "at most 4, min(D + 1, W)")
+    manifest.programs[-1].lane_limit = 2
+    assert decode(serving, manifest).programs[-1].lane_limit == 2
+    manifest.programs[-1].draft_tokens = 1
+    manifest.programs[-1].lane_limit = 3
+    refused(serving, manifest, "lane_limit", "at most 2")
+    manifest.programs[-1].lane_limit = 0
+    serving.speculative_widths.append(5)
+    refused(serving, manifest, "speculative_widths[1]")
+    serving.speculative_widths[:] = [4, 4]
+    refused(serving, manifest, "speculative_widths")
+
+
+def test_confidence_has_framed_storage():
+    serving, manifest, _ = make_speculative(contract.SPECULATIVE_PREFIX_LIMIT)
+    manifest.programs[-1].confidence_width = 3
+    refused(serving, manifest, "proposal_confidence", "width 3, got none")
+    index = add_buffer(manifest, "confidence", wire.STATE, wire.F32, 2, (wire.SLOTS, 1), 3)
+    manifest.proposal_confidence = index
+    assert decode(serving, manifest).proposal_confidence == index
+    manifest.programs[-1].confidence_width = 2
+    refused(serving, manifest, "confidence_width", "0 or draft_tokens")
+    manifest.programs[-1].confidence_width = 3
+    for axis, value in ((0, 1), (2, 2)):
+        serving, manifest, _ = make_speculative(contract.SPECULATIVE_PREFIX_LIMIT)
+        manifest.programs[-1].confidence_width = 3
+        manifest.proposal_confidence = add_buffer(
+            manifest, "confidence", wire.STATE, wire.F32, 2, (wire.SLOTS, 1), 3)
+        manifest.buffers[-1].shape[axis].multiplier = value
+        refused(serving, manifest, "proposal_confidence")
+    manifest.proposal_confidence = 999
+    refused(serving, manifest, "proposal_confidence", "got 999")
+
+
+def test_history_drafting_needs_speculation_and_copied_tokens():
+    serving, manifest, graph = make_speculative(contract.QUERY_LENGTH)
+    chosen = range(len(manifest.programs))
+    with pytest.raises(ContractError, match="learned speculation enabled, got disabled"):
+        require_history(decode(serving, manifest), chosen, learned=False)
+    with pytest.raises(ContractError, match="CANDIDATE_TOKENS in speculative, got none"):
+        require_history(decode(serving, manifest), chosen, learned=True)
+    for source in (contract.CANDIDATE_TOKENS, contract.CANDIDATE_COUNT,
+                   contract.CANDIDATE_GENERATION, contract.CANDIDATE_ENDPOINT):
+        tail = (3,) if source == contract.CANDIDATE_TOKENS else ()
+        index = add_buffer(manifest, f"copied_{source}", wire.STAGING, wire.I32, (wire.LANES, 1),
+                           *tail)
+        graph.bindings.add(buffer=index, source=source, indexing=contract.ACTIVE_ROW)
+    require_history(decode(serving, manifest), chosen, learned=True)
+    with pytest.raises(ContractError, match="wider than 1"):
+        require_history(decode(serving, manifest), range(5), learned=True)
+
+
+def with_tuning():
+    serving, manifest = pair()
+    index = add_buffer(manifest, "chosen", wire.STATE, wire.I32, 4)
+    manifest.tuning.add(name="choose", body=2, outputs=[index])
+    manifest.programs[4].tuned.add(buffer=index, producer="choose")
+    graph_of(serving, "decode").tuned_bindings.add(buffer=index, producer="choose")
+    return serving, manifest, index
+
+
+def test_tuned_bindings_equal_the_execution_descriptor():
+    serving, manifest, index = with_tuning()
+    prepared = decode(serving, manifest)
+    assert prepared.programs[4].tuned == ((index, "choose"),)
+    assert prepared.tuning[0].outputs == (index,)
+    del manifest.programs[4].tuned[:]
+    refused(serving, manifest, "tuned_bindings", "as the execution descriptor says")
+    serving, manifest, index = with_tuning()
+    manifest.tuning[0].name = "other"
+    refused(serving, manifest, "producer", "got choose")
+    serving, manifest, index = with_tuning()
+    manifest.tuning[0].outputs[0] = number(manifest, "slot_limit")
+    refused(serving, manifest, "tuned_bindings[0].buffer", "an output of choose")
+
+
+@pytest.mark.parametrize("buffer, kept", [
+    ("slot", "outputs"), ("key_cache", "outputs"), ("slot_limit", "outputs"),
+    ("pending", "outputs"), ("page_table", "outputs"), ("embedding", "outputs")])
+def test_tuned_outputs_overlap_nothing(buffer, kept):
+    serving, manifest, _ = with_tuning()
+    manifest.tuning[0].outputs.append(number(manifest, buffer))
+    refused(serving, manifest, kept)
+
+
+def test_tuning_catalog():
+    for change, field in (
+        (lambda g: setattr(g, "name", ""), "name"),
+        (lambda g: setattr(g, "name", "decode"), "name"),
+        (lambda g: setattr(g, "body", 9), "body"), (lambda g: g.ClearField("outputs"), "outputs"),
+        (lambda g: g.outputs.append(999), "outputs"),
+    ):
+        serving, manifest, _ = with_tuning()
+        change(manifest.tuning[0])
+        refused(serving, manifest, f"tuning[0].{field}")
+
+
+def with_device_body():
+    serving, manifest = pair()
+    manifest.modules.add(resource_id="kernels", name="kernels")
+    body = manifest.cuda_bodies.add()
+    kernel = body.nodes.add().kernel
+    kernel.entry, kernel.grid[:], kernel.block[:] = "step", [1, 1, 1], [32, 1, 1]
+    kernel.arguments.add().address.buffer = 0
+    kernel.arguments.add().live = wire.LIVE_LANE_ROWS
+    body.nodes.add().copy.CopyFrom(wire.CudaCopy(
+        source=wire.CudaAddress(buffer=0), destination=wire.CudaAddress(
+            buffer=number(manifest, "tokens")), nbytes=4))
+    body.edges.add(before=0, after=1)
+    manifest.programs[4].cuda_body = 0
+    return serving, manifest, body
+
+
+def test_device_bodies():
+    serving, manifest, body = with_device_body()
+    prepared = decode(serving, manifest)
+    assert [p.device_body for p in prepared.programs] == [False] * 4 + [True]
+    changes = [
+        (lambda m, b: setattr(m.programs[4], "cuda_body", 1), "cuda_body"),
+        (lambda m, b: setattr(m.modules[0], "name", ""), "modules[0].name"),
+        (lambda m, b: b.ClearField("nodes"), "nodes"),
+        (lambda m, b: b.nodes.add(), "nodes[2]"),
+        (lambda m, b: b.edges.add(before=1, after=1), "edges[1]"),
+        (lambda m, b: b.edges.add(before=1, after=2), "edges[1]"),
+        (lambda m, b: setattr(b.nodes[0].kernel, "module", 1), "kernel.module"),
+        (lambda m, b: setattr(b.nodes[0].kernel, "entry", ""), "kernel.entry"),
+        (lambda m, b: b.nodes[0].kernel.grid.append(1), "kernel.grid"),
+        (lambda m, b: b.nodes[0].kernel.block.__setitem__(0, 2048), "kernel.block"),
+        (lambda m, b: setattr(b.nodes[0].kernel, "shared_nbytes", 1 << 20), "shared_nbytes"),
+        (lambda m, b: b.nodes[0].kernel.arguments.add(), "arguments[2]"),
+        (lambda m, b: setattr(b.nodes[0].kernel.arguments[0].address, "buffer", 999), "address"),
+        (lambda m, b: setattr(b.nodes[1].copy.destination, "buffer", 0), "copy.destination"),
+        (lambda m, b: setattr(b.nodes[1].copy, "nbytes", 0), "copy.nbytes"),
+        (lambda m, b: b.nodes.add().fill.CopyFrom(wire.CudaFill(
+            destination=wire.CudaAddress(buffer=number(m, "tokens")), nbytes=1, byte=256)),
+         "fill.byte"),
+    ]
+    for change, field in changes:
+        serving, manifest, body = with_device_body()
+        change(manifest, body)
+        refused(serving, manifest, field)
+
+
+def test_transport_owns_its_buffers():
+    serving, manifest = pair()
+    frame = add_buffer(manifest, "frame", wire.STAGING, wire.I32, 1)
+    sequence = add_buffer(manifest, "sequence", wire.STAGING, wire.I64, 1)
+    manifest.transport.frame_index, manifest.transport.submission_sequence = frame, sequence
+    manifest.transport.frames = 2
+    decode(serving, manifest)
+    graph_of(serving, "decode").bindings.add(
+        buffer=frame, source=contract.CONSTANT, indexing=contract.SCALAR)
+    refused(serving, manifest, "buffer", "no buffer of the transport")
+    for name, value in (("frames", 3), ("frame_index", sequence), ("submission_sequence", frame),
+                        ("frame_index", 999)):
+        serving, manifest = pair()
+        add_buffer(manifest, "frame", wire.STAGING, wire.I32, 1)
+        add_buffer(manifest, "sequence", wire.STAGING, wire.I64, 1)
+        manifest.transport.frames = 2
+        setattr(manifest.transport, name, value)
+        refused(serving, manifest, f"transport.{name}")
+
+
+def test_completion_layout_equals_the_columns():
+    serving, manifest = pair()
+    manifest.completion.token_width = 1
+    decode(serving, manifest)
+    manifest.completion.token_width = 2
+    refused(serving, manifest, "completion.token_width")
+    manifest.completion.token_width, manifest.completion.top_logprobs = 1, 20
+    refused(serving, manifest, "completion.top_logprobs")
+
+
+def test_staging_tables_and_ranks():
+    serving, manifest = pair()
+    index = add_buffer(manifest, "rows", wire.STAGING, wire.F32, (wire.PACKED, 1), 8)
+    table = manifest.tables.add(name="rows", buffer=index, frames=2, consumer_ranks=[0, 1])
+    manifest.ranks.add(rank=0, weights=["weights"])
+    manifest.ranks.add(rank=1, weights=["weights"])
+    prepared = decode(serving, manifest)
+    assert prepared.staging_tables[0].consumer_ranks == (0, 1)
+    assert [part.rank for part in prepared.ranks] == [0, 1]
+    for name, value in (("name", ""), ("buffer", 999), ("frames", 1)):
+        broken = wire.ExecutionManifest.FromString(manifest.SerializeToString())
+        setattr(broken.tables[0], name, value)
+        refused(serving, broken, f"tables[0].{name}")
+    table.consumer_ranks[:] = [1, 0]
+    refused(serving, manifest, "consumer_ranks")
+    table.consumer_ranks[:] = [0]
+    manifest.ranks[1].rank = 2
+    refused(serving, manifest, "ranks[1].rank")
+    manifest.ranks[1].rank = 1
+    for part in manifest.ranks:
+        del part.weights[:]
+    refused(serving, manifest, "ranks", "got weights")
+
+
+def test_listed_states_hold_what_the_program_writes():
+    serving, manifest = pair()
+    graph = graph_of(serving, "initialize")
+    state = graph.states.add(buffer=number(manifest, "slot_limit"), row_stride=4, extent=4,
+                             access=contract.WRITE)
+    decode(serving, manifest)
+    state.access = contract.READ
+    refused(serving, manifest, "states", "none of slot_limit")
+    graph.ClearField("states")
+    graph.state_rows_per_request = 65
+    refused(serving, manifest, "state_rows_per_request", "at most 64")
+
+
+def test_resource_dependencies():
+    serving, manifest = pair()
+    assert decode(serving, manifest).programs[4].resources == ("weights",)
+    assert decode(serving, manifest).programs[0].resources == ()
+    graph_of(serving, "decode").resource_dependencies.append("weights")
+    decode(serving, manifest)
+    graph_of(serving, "decode").resource_dependencies.append("more")
+    refused(serving, manifest, "resource_dependencies", "expected weights")
+
+
+TAGS = contract.TagSyntax(
+    wrapper_open="<calls>", wrapper_close="</calls>", invoke_open="<call=", invoke_close="</call>",
+    parameter_open="<p=", parameter_close="</p>", typing=contract.TYPED_BY_SCHEMA,
+    orphan=contract.ORPHAN_TEXT, unions=contract.UNION_TEXT)
+
+
+def with_output():
+    serving, manifest = pair()
+    frontend = serving.model.frontend
+    frontend.tool_syntax, frontend.reasoning_syntax = contract.PARAMETER_TAGS, contract.THINK_TAGS
+    output = frontend.output
+    output.tags.CopyFrom(TAGS)
+    output.think.open, output.think.close = "<think>", "</think>"
+    output.tokens.append("<think>")
+    output.call_ids, output.unknown_names = contract.CALL_ID_PREFIXED, contract.UNKNOWN_NAMES_DROP
+    frontend.prefix_boundaries.add(roles=["system"], constraint=contract.RENDER_ALWAYS)
+    return serving, manifest
+
+
+def test_syntax_data_is_carried_plain():
+    prepared = decode(*with_output()).frontend
+    assert prepared.output.WhichOneof("tool") == "tags" and prepared.output.HasField("think")
+    assert prepared.output.tags.invoke_open == "<call=" and prepared.output.tokens == ("<think>",)
+    assert prepared.prefix_boundaries[0].roles == ("system",)
+    assert hash(prepared) == hash(decode(*with_output()).frontend)
+    assert pickle.loads(pickle.dumps(prepared)) == prepared
+    with pytest.raises(AttributeError):
+        prepared.output.tokens = ()
+
+
+def test_syntax_pairings():
+    def frontend_of(change):
+        serving, manifest = with_output()
+        change(serving.model.frontend)
+        return serving, manifest
+
+    def pairing(tool, reasoning):
+        def change(frontend):
+            frontend.ClearField("output")
+            frontend.tool_syntax, frontend.reasoning_syntax = tool, reasoning
+        return change
+
+    refused(*frontend_of(pairing(contract.PARAMETER_TAGS, contract.THINK_ELEMENT)), "tool_syntax",
+            "TYPED_ELEMENTS, which THINK_ELEMENT requires, got PARAMETER_TAGS")
+    refused(*frontend_of(pairing(contract.TOOL_NONE, contract.REASONING_FRAMES)), "tool_syntax")
+    refused(*frontend_of(pairing(contract.FRAMED_CALLS, contract.THINK_TAGS)), "reasoning_syntax")
+    decode(*frontend_of(pairing(contract.TYPED_ELEMENTS, contract.THINK_ELEMENT)))
+    decode(*frontend_of(pairing(contract.KEY_VALUE_TAGS, contract.THINK_TAGS)))
+    refused(*frontend_of(lambda f: setattr(f, "tool_syntax", contract.MARKED_JSON)), "output.tool")
+    refused(*frontend_of(lambda f: f.output.ClearField("think")), "output.think")
+    refused(*frontend_of(lambda f: setattr(f.output.think, "close", "")), "output.think.close")
+    refused(*frontend_of(lambda f: f.prefix_boundaries.add(
+        roles=["robot"], constraint=contract.RENDER_ALWAYS)), "prefix_boundaries[1].roles")
+    refused(*frontend_of(lambda f: f.prefix_boundaries.add(roles=["user"])), "constraint")
+    refused(*frontend_of(lambda f: f.prefix_boundaries.add(
+        constraint=contract.RENDER_ALWAYS)), "prefix_boundaries[1].roles")
