@@ -137,6 +137,20 @@ def test_prepare(capsys, tmp_path):
     assert main([*arguments, "--overwrite"]) == 0
 
 
+def test_overwrite_replaces_nothing_but_a_core(capsys, tmp_path):
+    notes, folder, link = tmp_path / "notes.txt", tmp_path / "folder", tmp_path / "link"
+    notes.write_text("mine")
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+    link.symlink_to(folder)
+    for target in (notes, folder, link):
+        assert "is not a core, so it is not overwritten" in refused(
+            capsys, "prepare", "--checkpoint", str(FIXTURES / "qwen3.gguf"), "--out", str(target),
+            "--overwrite")
+    assert notes.read_text() == (link / "thesis.tex").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "notes.txt"]
+
+
 def test_prepare_of_what_is_no_checkpoint(capsys, tmp_path):
     def prepare(path):
         return refused(capsys, "prepare", "--checkpoint", str(path), "--out", str(tmp_path / "out"))

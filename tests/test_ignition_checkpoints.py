@@ -172,7 +172,7 @@ def test_paths_and_other_files(tmp_path):
     refused(tmp_path / "nothing", "no such file")
     other = tmp_path / "other.gguf"
     other.write_bytes(b"not a checkpoint at all, only text")
-    refused(other, "not a readable GGUF")
+    refused(other, "not a GGUF file")
 
 
 def rewrite(source, target, *, skip=(), extra=()):

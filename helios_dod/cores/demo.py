@@ -59,8 +59,9 @@ def prepare_demo(source: Path | None = None) -> Path:
     with locked(cache_home() / "checkpoints" / "demo"):  # others wait, then find it done
         if _usable(target):
             return target
+        shutil.rmtree(target, ignore_errors=True)
         options = Options(served_id=SERVED_ID, sampling=SAMPLING)
-        make_core(demo_checkpoint(source), target, options, namespace=NAMESPACE, overwrite=True)
+        make_core(demo_checkpoint(source), target, options, namespace=NAMESPACE)
     for old in target.parent.glob("demo-*"):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)

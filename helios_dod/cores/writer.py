@@ -57,8 +57,7 @@ def write_core(
     weight bytes written since its last call."""
     decode(prepared.contract, prepared.manifest)
     with locked(target):
-        if target.exists() and not overwrite:
-            raise CoreError(target, "exists already; remove it or choose another place")
+        check_target(target, overwrite)
         _check_space(target, prepared.weights.nbytes)
         partial = target.with_name(f".{target.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -72,6 +71,19 @@ def write_core(
             raise CoreError(target, _write_problem(error)) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """CoreError unless a core may be made at `target`. Only a core, or an empty folder, is ever
+    replaced: what is there goes away."""
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise CoreError(target, "exists already; replace it with --overwrite, or choose "
+                                "another place")
+    core = (target / CORE_FILE).is_file()
+    if target.is_symlink() or not target.is_dir() or not (core or not any(target.iterdir())):
+        raise CoreError(target, "is not a core, so it is not overwritten; choose another place")
 
 
 @contextmanager

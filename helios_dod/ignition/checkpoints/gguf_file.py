@@ -89,7 +89,8 @@ def open_gguf(path: Path) -> Checkpoint:
     try:
         reader = gguf.GGUFReader(path)
     except (ValueError, KeyError, IndexError) as error:
-        raise PreparationError(f"{path}: not a readable GGUF file: {error}") from error
+        raise PreparationError(
+            f"{path}: not a GGUF file, or damaged, or not all of it: {error}") from error
     fields = Fields(path, reader)
     if int(fields.get("split.count", 0)) > 1:
         raise PreparationError(f"{path}: one part of a split file; merge the parts first")
