@@ -130,6 +130,8 @@ def test_engine_killed(core: Path) -> None:
         wait_until(lambda: all(server.get("/health").status_code == 503 for _ in range(8)),
                    "both workers noticed")
         assert "SIGKILL" in server.get("/health").json()["error"]["message"]
+        assert server.metric("helios_engine_ready") == 0
+        wait_until(lambda: "requests are answered 503" in server.output, server.output)
         assert server.post().status_code == 503
         assert server.get("/metrics").status_code == 200
         assert server.metric("helios_permits_used") == 0

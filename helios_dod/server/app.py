@@ -216,6 +216,11 @@ class App:
         if service["engine_state"] == ENGINE_STARTING and not stopped:
             service["engine_failed_at_start"] = 1
             set_cause(service, self.death)
+        if not stopped:
+            service["engine_state"] = ENGINE_FAILED
+            if not get_cause(service):
+                set_cause(service, self.death)
+                print(f"helios: {self.death}; requests are answered 503", file=sys.stderr)
         if service["engine_failed_at_start"]:
             os.kill(int(service["parent_pid"]), signal.SIGTERM)  # nothing can ever be served
         if self.bridge is not None:

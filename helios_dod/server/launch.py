@@ -173,10 +173,14 @@ def run_workers(launch: Launch) -> None:
     interrupt = server.signal_handler_interrupt
 
     def on_signal(*args: Any, **kwargs: Any) -> None:
-        if launch.memory.service["draining"]:  # asked twice: do not wait for answers
+        service = launch.memory.service
+        # Asked twice: do not wait for answers. Before `ready` there are none, and a worker that is
+        # still starting may miss a polite signal.
+        if service["draining"] or service["engine_state"] == ENGINE_STARTING \
+                or service["engine_failed_at_start"]:
             for worker in server.wrks:
                 worker.kill()
-        launch.memory.service["draining"] = 1
+        service["draining"] = 1
         interrupt(*args, **kwargs)
 
     setattr(server, "signal_handler_interrupt", on_signal)  # noqa: B010, granian offers no hook
