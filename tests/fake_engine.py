@@ -2,8 +2,10 @@
 
 It reads the ingress ring and answers each submission with tokens that depend on its prompt and
 seed only. A prompt that holds the text of a trigger fails on purpose. FAKE_TICK_MS is its pace.
+A request of priority i is answered with text i - 1 of FAKE_SCRIPTS, a JSON list, and EOS.
 """
 
+import json
 import os
 import select
 import time
@@ -46,6 +48,7 @@ class Running:
     eos: tuple[int, ...]
     stops: tuple[int, ...]
     prompt: tuple[int, ...]
+    script: list[int]  # empty: the engine's own
     count: int = 0
 
 
@@ -55,7 +58,8 @@ class FakeEngine:
     triggers: token sequences of a prompt -> what happens to it."""
 
     def __init__(self, world: np.ndarray, slots: int, script: list[int],
-                 triggers: dict[tuple[int, ...], int]) -> None:
+                 triggers: dict[tuple[int, ...], int], scripts: list[list[int]]) -> None:
+        self.scripts = scripts
         self.world, self.slots, self.script, self.triggers = world, slots, script, triggers
         self.waiting: list[Running] = []
         self.running: list[Running] = []
@@ -87,7 +91,8 @@ class FakeEngine:
             frontend, int(value["tag"]), int(value["seed"]), int(value["output_limit"]),
             int(value["output_minimum"]), int(value["top_logprobs"]), int(value["temperature"]),
             tuple(t for t in value["eos"].tolist() if t >= 0), tuple(stops),
-            tuple(words[:count]))
+            tuple(words[:count]), self.scripts[int(value["priority"]) - 1]
+            if 0 < value["priority"] <= len(self.scripts) else [])
         self.world[0]["counters"]["received"] += 1
         self.waiting.append(request)
 
@@ -151,11 +156,15 @@ class FakeEngine:
         token = self.script[mixed % len(self.script) if request.temperature else
                             request.count % len(self.script)]
         ended = 0
-        if seed % 3 == 2 and request.count >= max(request.minimum, 5) and request.eos:
+        early = seed % 3 == 2 and request.count >= max(request.minimum, 5)
+        if request.script:
+            token = [*request.script, request.eos[0] if request.eos else 0][request.count]
+            ended = FINISH_EOS if token in request.eos else 0
+        elif early and request.eos:
             token, ended = request.eos[0], FINISH_EOS
-        elif token in request.stops:
+        if not ended and token in request.stops:
             ended = FINISH_STOP_TOKEN
-        elif request.count + 1 >= request.limit:
+        elif not ended and request.count + 1 >= request.limit:
             ended = FINISH_LIMIT
         self.emit(request, token)
         if ended:
@@ -194,7 +203,8 @@ def run(core: Path, memory: memoryview, limits_name: str, wake_engine: int, wake
 
     script = ids(" The quick brown fox says “hello” to 漢字 and 🙂, then jumps.\n")
     engine = FakeEngine(world, options.max_active or limits.slots_max, script,
-                        {tuple(ids(text)): reason for text, reason in TRIGGERS.items()})
+                        {tuple(ids(text)): reason for text, reason in TRIGGERS.items()},
+                        [ids(text) for text in json.loads(os.environ.get("FAKE_SCRIPTS", "[]"))])
     pace = float(os.environ.get("FAKE_TICK_MS", "1")) / 1e3
     time.sleep(float(os.environ.get("FAKE_START_S", "0")))
     if os.environ.get("FAKE_FAIL"):

@@ -2,6 +2,7 @@
 
 CORE is a `tokenizers` JSON file; options after it are fields of ServeOptions or EngineOptions."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import fake_engine
 import text_tables
 
 from helios_dod.frontend.assets import Assets, Sampling
+from helios_dod.frontend.syntaxes import compose
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.server.launch import LaunchError, serve
 from helios_dod.server.options import ServeOptions
@@ -18,17 +20,30 @@ TEMPLATE = (
     " + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Call with <tool_call></tool_call>.<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n"
+    "{% endif %}{{ message.content }}{% for call in message.tool_calls or [] %}"
+    "<tool_call>\n{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
+    "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}{% endif %}")
+
 
 def load_assets(core: Path) -> Assets:
     """The frontend's assets from a tokenizer alone."""
     text = core.read_text()
+    syntax = os.environ.get("FAKE_SYNTAX")  # names of a tool and a reasoning syntax
     sample = text_tables.sample_of(core.name, text)
     return Assets(
         served_id="fake-model", aliases=("fake",), tokenizer_json=text.encode(),
-        chat_template=TEMPLATE, byte_table=sample.table, strip_leading_space=sample.strip,
+        chat_template=TOOL_TEMPLATE if syntax else TEMPLATE,
+        byte_table=sample.table, strip_leading_space=sample.strip,
         eos=(sample.tokenizer.token_to_id("<|im_end|>"),), bos=0, add_bos=False,
         vocabulary=len(sample.table), input_vocabulary=len(sample.table), context_tokens=8192,
-        sampling=Sampling(temperature=0.7))
+        sampling=Sampling(temperature=0.7), output=compose(*syntax.split()) if syntax else None)
 
 
 def main(core: str, port: str, *settings: str) -> int:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from helios_dod.frontend.messages import plain_messages
 from helios_dod.frontend.requests import (
     BOUNDS,
     UNSUPPORTED,
@@ -14,7 +15,6 @@ from helios_dod.frontend.requests import (
     Message,
     RequestError,
     decode_chat,
-    plain_messages,
 )
 
 NAMES = [*ChatRequest.__struct_fields__, *Message.__struct_fields__, "type", "text", "x"]
@@ -30,13 +30,14 @@ MESSAGE = {"role": "user", "content": "x"}
 def check(body: bytes) -> None:
     try:
         request = decode_chat(body)
+        messages = plain_messages(request)
     except RequestError as error:
         assert str(error) and error.code
         return
     for name, (low, high) in BOUNDS.items():
         value = getattr(request, name)
         assert value is None or low <= value <= high
-    assert plain_messages(request)
+    assert messages
     for name in UNSUPPORTED:
         assert getattr(request, name, None) is None
 

@@ -19,6 +19,7 @@ TEXTS = [
     'a "quoted" \\ back\\slash \u0001 control \x7f', "\ufffd is itself a character \ufffd",
 ]
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,14 @@ def byte_level() -> Sample:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(TEXTS * 4, trainer)
     return sample_of("byte_level", tokenizer.to_str())
+
+
+@cache
+def tagged() -> Sample:
+    """The ByteLevel one with the tags of reasoning and tool calls as tokens, not special ones."""
+    tokenizer = Tokenizer.from_str(byte_level().tokenizer.to_str())
+    tokenizer.add_tokens(TAGS)
+    return sample_of("tagged", tokenizer.to_str())
 
 
 @cache

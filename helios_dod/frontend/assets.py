@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.frontend.text import ByteTable
 
 
@@ -36,3 +37,4 @@ class Assets:
     context_tokens: int  # prompt and output of one request at most
     sampling: Sampling = Sampling()
     template_tokens: dict[str, str] = field(default_factory=dict)
+    output: OutputSyntax | None = None  # None: all output is text

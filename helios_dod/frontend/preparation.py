@@ -1,19 +1,24 @@
 """From a decoded request to submissions: template, tokens, limits, sampling, seeds."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from helios_dod.edges import Submission
 from helios_dod.frontend.assets import Assets
-from helios_dod.frontend.requests import ChatRequest, RequestError, plain_messages
+from helios_dod.frontend.messages import plain_messages, plain_tool, template_variables
+from helios_dod.frontend.output.parser import CALLS_MAX
+from helios_dod.frontend.prompt import PromptEncoder
+from helios_dod.frontend.reading import Readers, Reading
+from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.frontend.template import ChatTemplate, TemplateError
 
 GREEDY_BELOW = 1e-4  # logits over a smaller temperature leave float32's range
 WORD = (1 << 64) - 1
 ANY_MODEL = "default"  # a request may call the served model so, whatever its id
+CONTINUED = "\U0010fff1"  # stands where the continued message's text ends
 
 
 @dataclass
@@ -25,6 +30,7 @@ class PreparedChat:
     logprobs: bool
     stream: bool
     include_usage: bool
+    readings: list[Reading] = field(default_factory=list)  # one a choice; none: all is text
 
 
 def choice_seed(seed: int, choice: int) -> int:
@@ -39,28 +45,89 @@ class Preparer:
     """Tokenizer and template of one core. Loading takes up to a second for large vocabularies."""
 
     def __init__(self, assets: Assets) -> None:
-        from tokenizers import Tokenizer  # imported late: a worker listens before it tokenises
-
         self.assets = assets
-        self.tokenizer = Tokenizer.from_str(assets.tokenizer_json.decode())
+        syntax = assets.output
+        self.encoder = PromptEncoder(assets.tokenizer_json, syntax.tokens if syntax else ())
         self.template = ChatTemplate(assets.chat_template, assets.template_tokens) \
             if assets.chat_template else None
+        self.readers = None if syntax is None else Readers(
+            syntax, assets.byte_table, assets.strip_leading_space)
         self.names = {assets.served_id, *assets.aliases, ANY_MODEL}
 
-    def prompt_tokens(self, messages: list[dict[str, Any]]) -> np.ndarray:
-        """Token ids of a conversation, int32. Control tokens in the text become control tokens, as
-        with the `tokenizers` library. Raises RequestError where the template refuses."""
+    def prompt_tokens(self, request: ChatRequest) -> np.ndarray:
+        """Token ids of a conversation, int32. Raises RequestError where the template refuses."""
         if self.template is None:
             raise RequestError("This model has no chat template.", "messages", "unsupported_value")
+        self.check_variables(request, self.template.variables)
+        syntax = self.assets.output
+        messages = plain_messages(request, syntax.think if syntax else None)
+        continued = bool(request.continue_final_message)
+        generated = not continued
+        if request.add_generation_prompt is not None:
+            generated = request.add_generation_prompt
+        guarded = self.encoder.guarded
+        messages = guarded(messages)
+        if continued:
+            last = messages[-1]
+            name = "content" if last["content"] else "reasoning_content"
+            last[name] = last.get(name, "") + CONTINUED
+        tools = None
+        if request.tools and request.tool_choice != "none":
+            tools = guarded([plain_tool(tool) for tool in request.tools])
         try:
-            text = self.template.render(messages)
+            text = self.template.render(
+                messages, generated, tools, guarded(request.documents or None),
+                guarded(template_variables(request)))
         except TemplateError as error:
             raise RequestError(f"The chat template refused the messages: {error}.", "messages",
                                "invalid_value") from None
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        if continued:
+            text, found, _ = text.rpartition(CONTINUED)
+            if not found:
+                raise RequestError("The chat template does not show the final message, so it "
+                                   "cannot be continued.", "continue_final_message",
+                                   "unsupported_value")
+        ids = self.encoder.encode(text)
         if self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
             ids.insert(0, self.assets.bos)
         return np.array(ids, dtype=np.int32)
+
+    def check_variables(self, request: ChatRequest, variables: set[str]) -> None:
+        """Refuses what the core's template or syntax would leave without effect."""
+        def refuse(name: str, why: str) -> None:
+            raise RequestError(f"'{name}': {why}.", name, "unsupported_value")
+
+        syntax = self.assets.output
+        if request.tools and request.tool_choice != "none":
+            if "tools" not in variables:
+                refuse("tools", "this model's chat template takes no tools")
+            if syntax is None or syntax.tool is None:
+                refuse("tools", "this server declares no tool syntax for the model")
+        if request.documents and "documents" not in variables:
+            refuse("documents", "this model's chat template takes no documents")
+        for name in request.chat_template_kwargs or {}:
+            if name not in variables:
+                refuse(f"chat_template_kwargs.{name}", "this model's chat template does not use it")
+        effort = request.reasoning_effort
+        used = {"reasoning_effort"}
+        if effort == "none":
+            used |= {"enable_thinking", "thinking"}
+        if effort is not None and not used & variables:
+            refuse("reasoning_effort", f"this model's chat template does not use {effort!r}")
+
+    def readings(self, request: ChatRequest, prompt: np.ndarray,
+                 submissions: list[Submission]) -> list[Reading]:
+        """How each choice's output is read; none: all of it is text."""
+        if self.readers is None:
+            return []
+        declared = request.tools if request.tool_choice != "none" else None
+        tools = {tool.function.name: tool.function.parameters for tool in declared or ()}
+        first = submissions[0]
+        return self.readers.readings(
+            prompt.tolist(), tools, (*first.eos, *first.stop_ids),
+            [secrets.randbits(62) for _ in submissions],
+            1 if request.parallel_tool_calls is False else CALLS_MAX,
+            request.include_reasoning is not False)
 
     def output_limit(self, request: ChatRequest, prompt_count: int, context: int) -> int:
         """Tokens that the request may generate. Raises RequestError where it cannot fit."""
@@ -91,7 +158,7 @@ class Preparer:
 
     def prepare(self, request: ChatRequest, context: int) -> PreparedChat:
         """Submissions of a request's choices. context: tokens of prompt and output at most."""
-        prompt = self.prompt_tokens(plain_messages(request))
+        prompt = self.prompt_tokens(request)
         limit = self.output_limit(request, len(prompt), context)
         self.check_tokens(request, limit)
         defaults = self.assets.sampling
@@ -124,4 +191,5 @@ class Preparer:
             raise RequestError("'stream_options' requires 'stream' to be true.", "stream_options",
                                "invalid_value")
         return PreparedChat(prompt, submissions, bool(request.logprobs), bool(request.stream),
-                            bool(options and options.include_usage))
+                            bool(options and options.include_usage),
+                            self.readings(request, prompt, submissions))

@@ -1,7 +1,8 @@
 """Requests of /v1/chat/completions: decoded strictly, each refusal naming the field.
 
 Field names and meanings are those of OpenAI's API reference ("Create chat completion"), and of vLLM
-for top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids and priority.
+for top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids, priority, documents,
+chat_template_kwargs, include_reasoning, add_generation_prompt and continue_final_message.
 """
 
 import re
@@ -16,6 +17,12 @@ MESSAGES_MAX = 4096
 CHOICES_MAX = 128
 PRIORITY_MAX = 1 << 20
 METADATA_MAX = 16
+TOOLS_MAX = 1024
+DOCUMENTS_MAX = 4096
+CALLS_MAX = 1024  # tool calls of one message
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
+OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt",
+                 "continue_final_message", "reasoning_effort")
 
 # Inclusive bounds of numeric fields.
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -45,6 +52,38 @@ class TextPart(Strict, tag_field="type", tag="text"):
     text: str
 
 
+class CalledFunction(Strict):
+    """What an earlier tool call called. arguments: JSON text of an object, or the object."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(Strict):
+    """A tool call of an earlier assistant message."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class Function(Strict):
+    """A function that the model may call. parameters: a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """A tool that the model may use."""
+
+    type: Literal["function"]
+    function: Function
+
+
 class Message(Strict):
     """One message. Fields typed None are OpenAI's, not supported here; null is accepted."""
 
@@ -53,7 +92,9 @@ class Message(Strict):
     name: str | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # the same under another server's name
     function_call: None = None
     audio: None = None
     annotations: list[Any] | None = None
@@ -105,15 +146,21 @@ class ChatRequest(Strict):
     prompt_cache_key: str | None = None
     service_tier: Literal["auto", "default"] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
     parallel_tool_calls: bool | None = None
     audio: None = None
     functions: None = None
     function_call: None = None
     prediction: None = None
-    reasoning_effort: None = None
+    reasoning_effort: Literal[
+        "none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     verbosity: None = None
     web_search_options: None = None
     prompt_cache_retention: None = None
@@ -196,7 +243,8 @@ def check_lists(request: ChatRequest) -> None:
         ("messages", request.messages, MESSAGES_MAX),
         ("logit_bias", request.logit_bias, BIAS_MAX),
         ("stop_token_ids", request.stop_token_ids, STOP_IDS_MAX),
-        ("metadata", request.metadata, METADATA_MAX))
+        ("metadata", request.metadata, METADATA_MAX), ("tools", request.tools, TOOLS_MAX),
+        ("documents", request.documents, DOCUMENTS_MAX))
     for name, value, high in sizes:
         if value is not None and len(value) > high:
             raise RequestError(f"'{name}' has {len(value)} entries; at most {high} are accepted.",
@@ -221,35 +269,69 @@ def check_supported(request: ChatRequest) -> None:
 
     if request.stop is not None and request.stop != []:
         refuse("stop", "string stops are")
-    if request.tools:
-        refuse("tools", "tools are")
     if request.store:
         refuse("store", "stored completions are")
     if request.response_format is not None and request.response_format.type != "text":
         refuse("response_format", f"the type {request.response_format.type!r} is")
     if request.modalities not in (None, ["text"]):
         refuse("modalities", "modalities other than text are")
+    check_tools(request)
+    check_messages(request)
+    for name in OWN_VARIABLES:
+        if name in (request.chat_template_kwargs or {}):
+            raise RequestError(f"'chat_template_kwargs.{name}' is set by the server.",
+                               f"chat_template_kwargs.{name}", "invalid_value")
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            raise RequestError("'continue_final_message' and 'add_generation_prompt' exclude each "
+                               "other.", "continue_final_message", "invalid_value")
+        if request.messages[-1].role != "assistant":
+            raise RequestError("'continue_final_message' needs an assistant message at the end of "
+                               "'messages'.", "continue_final_message", "invalid_value")
+
+
+def check_tools(request: ChatRequest) -> None:
+    """Names of tools, and choices that would constrain the answer."""
+    choice = request.tool_choice
+    if choice is not None and choice not in ("none", "auto"):
+        named = isinstance(choice, dict) and choice.get("type") == "function"
+        if choice != "required" and not named:
+            raise RequestError(f"'tool_choice' is {choice!r}; 'auto' and 'none' are supported.",
+                               "tool_choice", "invalid_value")
+        raise RequestError(
+            f"'tool_choice': {'a named function' if named else choice!r} needs constrained "
+            "decoding, which is not supported; 'auto' and 'none' are.", "tool_choice",
+            "unsupported_value")
+    seen = set()
+    for i, tool in enumerate(request.tools or ()):
+        field = f"tools[{i}].function"
+        if not TOOL_NAME.fullmatch(tool.function.name):
+            raise RequestError(
+                f"'{field}.name' must be 1 to 256 letters, digits or _ . : / -, got "
+                f"{tool.function.name!r}.", f"{field}.name", "invalid_value")
+        if tool.function.name in seen:
+            raise RequestError(f"'{field}.name': {tool.function.name!r} is declared twice.",
+                               f"{field}.name", "invalid_value")
+        seen.add(tool.function.name)
+        if tool.function.strict:
+            raise RequestError(f"'{field}.strict' needs constrained decoding, which is not "
+                               "supported.", f"{field}.strict", "unsupported_value")
+
+
+def check_messages(request: ChatRequest) -> None:
+    """What a message of each role must and must not have."""
     for i, message in enumerate(request.messages):
-        if message.tool_calls:
-            refuse(f"messages[{i}].tool_calls", "tool calls are")
-        if message.content is None:
-            if message.role != "assistant":
-                raise RequestError(f"'messages[{i}].content' must be a string or text parts.",
-                                   f"messages[{i}].content", "invalid_value")
-
-
-def plain_messages(request: ChatRequest) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: text parts joined by newlines, developer as system."""
-    plain = []
-    for message in request.messages:
-        content = message.content
-        if isinstance(content, list):
-            content = "\n".join(part.text for part in content)
-        role = "system" if message.role == "developer" else message.role
-        entry = {"role": role, "content": content or ""}
-        if message.name is not None:
-            entry["name"] = message.name
-        if message.tool_call_id is not None:
-            entry["tool_call_id"] = message.tool_call_id
-        plain.append(entry)
-    return plain
+        field = f"messages[{i}]"
+        if message.role != "assistant":
+            if message.content is None:
+                raise RequestError(f"'{field}.content' must be a string or text parts.",
+                                   f"{field}.content", "invalid_value")
+            for name in ("tool_calls", "reasoning_content", "reasoning"):
+                if getattr(message, name) is not None:
+                    raise RequestError(f"'{field}.{name}' belongs to assistant messages.",
+                                       f"{field}.{name}", "invalid_value")
+        calls = message.tool_calls or []
+        if len(calls) > CALLS_MAX:
+            raise RequestError(f"'{field}.tool_calls' has {len(calls)} entries; at most "
+                               f"{CALLS_MAX} are accepted.", f"{field}.tool_calls",
+                               "invalid_value")

@@ -1,16 +1,20 @@
 """The two forms of an answer: a stream of server-sent events, and one JSON object."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Event
 from helios_dod.server.bridge import Choice
 from helios_dod.server.chunks import (
     DONE,
     ChunkForm,
+    call_json,
     choice_json,
     completion_json,
     error_event,
+    escaped,
+    message_json,
     usage_chunk,
     usage_json,
 )
@@ -22,6 +26,27 @@ EVENT_STREAM = (
     (b"x-accel-buffering", b"no"))
 
 
+class Message:
+    """A choice's message as its parser's events tell it. Calls that never finished are left out."""
+
+    def __init__(self) -> None:
+        self.reasoning: list[bytes] = []
+        self.calls: list[bytes] = []
+        self.name, self.id = "", ""
+        self.arguments: list[bytes] = []
+
+    def take(self, event: Event) -> None:
+        """Anything but content."""
+        if event.kind == REASONING:
+            self.reasoning.append(escaped(event.text))
+        elif event.kind == BEGIN:
+            self.name, self.id, self.arguments = event.text, event.id, []
+        elif event.kind == ARGUMENTS:
+            self.arguments.append(escaped(event.text))
+        elif event.kind == END:
+            self.calls.append(call_json(self.name, self.id, b"".join(self.arguments)))
+
+
 class Whole:
     """Collects a request's choices; `done` resolves when the answer is complete or has failed."""
 
@@ -29,6 +54,7 @@ class Whole:
         self.head, self.prompt_count = head, prompt_count
         self.texts: list[list[bytes]] = [[] for _ in range(choice_count)]
         self.entries: list[list[bytes]] = [[] for _ in range(choice_count)]
+        self.messages = [Message() for _ in range(choice_count)]
         self.scored = scored
         self.reasons = [""] * choice_count
         self.remaining, self.generated, self.cached = choice_count, 0, 0
@@ -38,6 +64,17 @@ class Whole:
     def token(self, choice: Choice, text: bytes, entry: bytes) -> None:
         """Appends."""
         self.texts[choice.index].append(text)
+        if entry:
+            self.entries[choice.index].append(entry)
+
+    def said(self, choice: Choice, events: Sequence[Event], entry: bytes) -> None:
+        """Appends."""
+        message = self.messages[choice.index]
+        for event in events:
+            if event.kind == CONTENT:
+                self.texts[choice.index].append(escaped(event.text))
+            else:
+                message.take(event)
         if entry:
             self.entries[choice.index].append(entry)
 
@@ -60,7 +97,9 @@ class Whole:
     def body(self) -> bytes:
         """The completed JSON."""
         choices = [
-            choice_json(index, b"".join(self.texts[index]),
+            choice_json(index, message_json(b"".join(self.texts[index]),
+                                            b"".join(self.messages[index].reasoning),
+                                            self.messages[index].calls),
                         b",".join(self.entries[index]) if self.scored else None, reason)
             for index, reason in enumerate(self.reasons)]
         usage = usage_json(self.prompt_count, self.generated, self.cached)
@@ -127,6 +166,19 @@ class Stream:
             self.write(form.scored(text, entry))
         else:
             self.write(form.text + text + form.after_text)
+
+    def said(self, choice: Choice, events: Sequence[Event], entry: bytes) -> None:
+        """A chunk for each event, sent at once. An entry goes with the first if that is content."""
+        form = self.forms[choice.index]
+        if entry:
+            text = b""
+            if events and events[0].kind == CONTENT:
+                text, events = escaped(events[0].text), events[1:]
+            chunks = form.scored(text, entry) + b"".join(map(form.said, events))
+        else:
+            chunks = b"".join(map(form.said, events))
+        if chunks:
+            self.write(chunks)
 
     def finished(self, choice: Choice, text: bytes, entry: bytes, reason: str) -> None:
         """The choice's last chunks, and after the last choice the stream's."""

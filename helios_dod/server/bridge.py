@@ -7,13 +7,17 @@ nothing, so a paused reader cannot hold up another.
 import asyncio
 import contextlib
 import os
+import traceback
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from helios_dod.edges import Edge, Submission
+from helios_dod.frontend.output.terms import Event
+from helios_dod.frontend.reading import Reading
 from helios_dod.frontend.text import ROW_BITS, Detokeniser
 from helios_dod.limits import Limits
 from helios_dod.server.chunks import LogprobEntries
@@ -54,6 +58,9 @@ class Answer(Protocol):
     def token(self, choice: "Choice", text: bytes, entry: bytes) -> None:
         """Escaped text that one more token decided, and its log-probability entries if asked."""
 
+    def said(self, choice: "Choice", events: Sequence[Event], entry: bytes) -> None:
+        """What the choice's parser made of one more token, and entries if asked."""
+
     def finished(self, choice: "Choice", text: bytes, entry: bytes, reason: str) -> None:
         """The choice is complete; `generated` and `cached` are set."""
 
@@ -72,6 +79,7 @@ class Choice:
     generated: int = 0
     cached: int = 0  # prompt tokens that were not computed
     held: bytes = b""  # entry of a token whose text is withheld (see put_events)
+    reading: Reading | None = None  # None: all output is text
 
 
 @dataclass
@@ -126,8 +134,9 @@ class Bridge:
         release_permits(self.memory.control, np.array(permits, np.int64))
 
     def submit(self, permits: list[int], submissions: list[Submission],
-               answer: Answer) -> list[Choice]:
-        """Queues a request's choices; permits become theirs, until `drop`."""
+               answer: Answer, readings: Sequence[Reading] = ()) -> list[Choice]:
+        """Queues a request's choices; permits become theirs, until `drop`. readings: how each
+        choice's output is read; none: all of it is text."""
         serial = self.memory.control[0]["workers"]["serial"]
         choices = []
         for index, (permit, submission) in enumerate(zip(permits, submissions, strict=True)):
@@ -135,7 +144,10 @@ class Bridge:
             submission.tag = int(serial[self.worker]) << ROW_BITS | permit
             choice = Choice(submission.tag, index, answer)
             self.choices[submission.tag] = choice
-            self.detokeniser.open(submission.tag, (*submission.eos, *submission.stop_ids))
+            if readings:  # its row of the detokeniser stays closed
+                choice.reading = readings[index]
+            else:
+                self.detokeniser.open(submission.tag, (*submission.eos, *submission.stop_ids))
             self.outbox.append(submission)
             choices.append(choice)
         self.flush()
@@ -202,14 +214,16 @@ class Bridge:
     def _fan_out(self, events: np.ndarray, ends: list[int]) -> None:
         text = self.detokeniser.out[: ends[-1]].tobytes()
         kinds, tags = events["kind"].tolist(), events["tag"].tolist()
-        scored = events["top_count"].tolist()
+        scored, tokens = events["top_count"].tolist(), events["token"].tolist()
         begin = 0
         for i, end in enumerate(ends):
             piece, begin = text[begin:end], end
             choice = self.choices.get(tags[i])
             if choice is None or not choice.live:
                 continue
-            if kinds[i] == EGRESS_TOKEN:
+            if choice.reading is not None and kinds[i] != EGRESS_REJECTED:
+                self._read(choice, choice.reading, events[i], kinds[i], tokens[i], scored[i] >= 0)
+            elif kinds[i] == EGRESS_TOKEN:
                 if scored[i] >= 0:
                     self._scored(choice, piece, events[i], self._shown[i])
                 elif piece:
@@ -220,13 +234,41 @@ class Bridge:
                 self._reject(choice, events[i])
 
     def _scored(self, choice: Choice, piece: bytes, event: np.void, shown: int) -> None:
+        entry = self._entry(choice, event, bool(shown))
+        if entry or piece:
+            choice.answer.token(choice, piece, entry)
+
+    def _entry(self, choice: Choice, event: np.void, shown: bool) -> bytes:
+        """Entries to deliver with this token; that of a withheld one waits."""
         entry = self.entries.entry(event)
         if shown:
             entry, choice.held = (choice.held + b"," + entry if choice.held else entry), b""
         else:
             entry, choice.held = choice.held, entry
-        if entry or piece:
-            choice.answer.token(choice, piece, entry)
+        return entry
+
+    def _read(self, choice: Choice, reading: Reading, event: np.void, kind: int, token: int,
+              scored: bool) -> None:
+        """One event of a choice whose output is parsed."""
+        try:
+            if kind == EGRESS_TOKEN:
+                said = reading.token(token)
+            else:
+                said = reading.finish(int(event["reason"]))
+        except Exception:  # a parser takes any output: report it, fail this request alone
+            traceback.print_exc()
+            self.cancel([choice])
+            choice.answer.failed(ExecutionFailed(
+                "The model's output could not be parsed.", code="execution_failed"))
+            return
+        if kind == EGRESS_TOKEN:
+            entry = self._entry(choice, event, token not in reading.ends) if scored else b""
+            if said or entry:
+                choice.answer.said(choice, said, entry)
+            return
+        if int(event["reason"]) in FINISH_REASONS and said:
+            choice.answer.said(choice, said, b"")
+        self._finish(choice, b"", event)
 
     def _finish(self, choice: Choice, piece: bytes, event: np.void) -> None:
         choice.live = False
@@ -239,6 +281,9 @@ class Bridge:
                 code="execution_failed"))
             return
         entry = choice.held if ended == "length" else b""
+        called = choice.reading is not None and choice.reading.calls_finished
+        if called and reason == FINISH_EOS:
+            ended = "tool_calls"
         choice.answer.finished(choice, piece, entry, ended)
 
     def _reject(self, choice: Choice, event: np.void) -> None:

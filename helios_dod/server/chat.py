@@ -94,7 +94,8 @@ class ChatHandler:
         except BaseException:
             self.bridge.release(permits)
             raise
-        choices = self.bridge.submit(permits, prepared.submissions, answer)
+        choices = self.bridge.submit(
+            permits, prepared.submissions, answer, prepared.readings)
         if isinstance(answer, Stream):
             self.bridge.memory.control[0]["workers"]["streams"][self.bridge.worker] += 1
             answer.begin()

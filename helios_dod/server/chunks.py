@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONING, Event
 from helios_dod.frontend.text import ByteTable
 
 FLOOR_LOGPROB = -9999.0  # OpenAI's stand-in for minus infinity
@@ -14,6 +15,17 @@ DONE = b"data: [DONE]\n\n"
 def as_json(value: Any) -> bytes:
     """Compact JSON."""
     return msgspec.json.encode(value)
+
+
+def escaped(text: str) -> bytes:
+    """Text as it stands between the quotes of a JSON string."""
+    return msgspec.json.encode(text)[1:-1]
+
+
+def call_json(name: str, id: str, arguments: bytes) -> bytes:
+    """A tool call's fields, without braces. arguments: escaped JSON text."""
+    return (b'"id":%b,"type":"function","function":{"name":%b,"arguments":"%b"}'
+            % (as_json(id), as_json(name), arguments))
 
 
 def usage_json(prompt: int, generated: int, cached: int) -> bytes:
@@ -69,6 +81,8 @@ class ChunkForm:
         self.text = self.before + b'{"content":"'
         self.after_text = b'"},"logprobs":null,"finish_reason":null}]' + tail
         self.tail = tail
+        self.reasoning = self.before + b'{"reasoning_content":"'
+        self.after_call = b']},"logprobs":null,"finish_reason":null}]' + tail
 
     def role(self) -> bytes:
         """The first chunk."""
@@ -79,6 +93,25 @@ class ChunkForm:
         """A text chunk with log-probabilities."""
         return (b'%b%b"},"logprobs":{"content":[%b],"refusal":null},"finish_reason":null}]%b'
                 % (self.text, text, entries, self.tail))
+
+    def said(self, event: Event) -> bytes:
+        """The chunk of one event of the parser; the end of a call has none."""
+        kind = event.kind
+        if kind == CONTENT:
+            return self.text + escaped(event.text) + self.after_text
+        if kind == REASONING:
+            return self.reasoning + escaped(event.text) + self.after_text
+        if kind == ARGUMENTS:
+            fields = b'"function":{"arguments":"%b"}}' % escaped(event.text)
+        elif kind == BEGIN:
+            fields = call_json(event.text, event.id, b"") + b"}"
+        else:
+            return b""
+        return self.call_before(event.index) + fields + self.after_call
+
+    def call_before(self, index: int) -> bytes:
+        """The beginning of a chunk of call `index`."""
+        return b'%b{"tool_calls":[{"index":%d,' % (self.before, index)
 
     def finish(self, reason: str) -> bytes:
         """The last chunk of the choice."""
@@ -103,8 +136,17 @@ def completion_json(head: bytes, choices: list[bytes], usage: bytes) -> bytes:
             % (head, b",".join(choices), usage))
 
 
-def choice_json(index: int, text: bytes, entries: bytes | None, reason: str) -> bytes:
-    """One choice of a whole answer. text: escaped. entries: joined log-probability entries."""
+def message_json(text: bytes, reasoning: bytes, calls: list[bytes]) -> bytes:
+    """The message of a whole answer. text, reasoning: escaped. calls: fields of finished calls."""
+    content = b"null" if calls and not text else b'"%b"' % text
+    extra = b',"reasoning_content":"%b"' % reasoning if reasoning else b""
+    if calls:
+        extra += b',"tool_calls":[%b]' % b",".join(b"{%b}" % call for call in calls)
+    return b'{"role":"assistant","content":%b,"refusal":null%b}' % (content, extra)
+
+
+def choice_json(index: int, message: bytes, entries: bytes | None, reason: str) -> bytes:
+    """One choice of a whole answer. entries: joined log-probability entries."""
     scores = b"null" if entries is None else b'{"content":[%b],"refusal":null}' % entries
-    return (b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
-            b'"logprobs":%b,"finish_reason":"%b"}' % (index, text, scores, reason.encode()))
+    return (b'{"index":%d,"message":%b,"logprobs":%b,"finish_reason":"%b"}'
+            % (index, message, scores, reason.encode()))

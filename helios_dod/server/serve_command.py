@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=0, metavar="N",
         help="compute threads (default: one a processor)")
     add("--model-name", metavar="NAME", help="serve the model under this id")
+    add("--tool-syntax", metavar="NAME",
+        help="how the model writes tool calls, or none (default: as the core says)")
+    add("--reasoning-syntax", metavar="NAME",
+        help="how the model writes reasoning, or none (default: as the core says)")
     add("--accept", metavar="NAMESPACE",
         help="accept the core's publisher and licence, named by its signed namespace")
     add("--limits", default="SMALL", choices=[name for name in SIZES if name != "TEST_MIN"],
@@ -77,17 +82,21 @@ def run_engine(*arguments: Any) -> None:
 
 def serve_options(args: argparse.Namespace) -> "ServeOptions":
     """ServeOptions of the command line. Raises UserError."""
+    from helios_dod.frontend.syntaxes import compose
     from helios_dod.runtime.options import EngineOptions
     from helios_dod.server.load_assets import load_assets
     from helios_dod.server.options import ServeOptions
 
+    load = partial(load_assets, tool_syntax=args.tool_syntax,
+                   reasoning_syntax=args.reasoning_syntax)
+    compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds"):
         if getattr(args, name) < 0:
             raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
                             f"got {getattr(args, name)}")
     try:
         return ServeOptions(
-            core=args.core or Path(), load_assets=load_assets, run_engine=run_engine,
+            core=args.core or Path(), load_assets=load, run_engine=run_engine,
             host=args.host, port=args.port, workers=args.workers,
             limits_name=args.limits, queue_capacity=args.queue_capacity,
             model_name=args.model_name, drain_seconds=args.drain_seconds,

@@ -1,0 +1,91 @@
+"""Messages, tools and variables as chat templates take them.
+
+They have the shape that Hugging Face's `apply_chat_template` documents: text content, tool calls
+with arguments as objects, tools as OpenAI's JSON.
+"""
+
+from typing import Any
+
+import msgspec
+
+from helios_dod.frontend.output.syntax import ThinkSyntax
+from helios_dod.frontend.requests import ChatRequest, Message, RequestError, Tool, ToolCall
+
+
+def plain_messages(request: ChatRequest, think: ThinkSyntax | None = None) -> list[dict[str, Any]]:
+    """The messages: text parts joined by newlines, developer as system. think: reasoning tags that
+    an earlier answer may carry in its content. Raises RequestError."""
+    return [plain_message(message, f"messages[{i}]", think)
+            for i, message in enumerate(request.messages)]
+
+
+def plain_message(message: Message, field: str, think: ThinkSyntax | None) -> dict[str, Any]:
+    """One message. field: its place in the request."""
+    content = message.content
+    if isinstance(content, list):
+        content = "\n".join(part.text for part in content)
+    role = "system" if message.role == "developer" else message.role
+    entry: dict[str, Any] = {"role": role, "content": content or ""}
+    for name in ("name", "tool_call_id"):
+        value = getattr(message, name)
+        if value is not None:
+            entry[name] = value
+    if role != "assistant":
+        return entry
+    reasoning = message.reasoning_content
+    reasoning = message.reasoning if reasoning is None else reasoning
+    if reasoning is None and think is not None:
+        reasoning, entry["content"] = without_reasoning(entry["content"], think)
+    if reasoning:
+        entry["reasoning_content"] = reasoning
+    if message.tool_calls:
+        entry["tool_calls"] = [plain_call(call, f"{field}.tool_calls[{i}]")
+                               for i, call in enumerate(message.tool_calls)]
+    return entry
+
+
+def without_reasoning(content: str, think: ThinkSyntax) -> tuple[str | None, str]:
+    """Reasoning that an answer's text begins with, and the rest.
+
+    Tags in messages are text, so a template cannot part them: it is done here."""
+    head, closed, rest = content.partition(think.close)
+    if not closed or not head.lstrip().startswith(think.open):
+        return None, content
+    return head.lstrip().removeprefix(think.open).strip("\n"), rest.lstrip("\n")
+
+
+def plain_call(call: ToolCall, field: str) -> dict[str, Any]:
+    """One tool call, its arguments parsed."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        field = f"{field}.function.arguments"
+        try:
+            arguments = msgspec.json.decode(arguments) if arguments.strip() else {}
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"'{field}' is not valid JSON: {error}.", field,
+                               "invalid_value") from None
+        if not isinstance(arguments, dict):
+            raise RequestError(f"'{field}' must be a JSON object.", field, "invalid_value")
+    entry = {"type": "function",
+             "function": {"name": call.function.name, "arguments": arguments or {}}}
+    return entry if call.id is None else {"id": call.id, **entry}
+
+
+def plain_tool(tool: Tool) -> dict[str, Any]:
+    """One tool as OpenAI's JSON, without what was not given."""
+    function: dict[str, Any] = {"name": tool.function.name}
+    if tool.function.description is not None:
+        function["description"] = tool.function.description
+    function["parameters"] = tool.function.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
+
+
+def template_variables(request: ChatRequest) -> dict[str, Any]:
+    """What the request says to the template beside messages, tools and documents."""
+    variables = dict(request.chat_template_kwargs or {})
+    effort = request.reasoning_effort
+    if effort == "none":
+        variables = {"enable_thinking": False, "thinking": False, **variables}
+    if effort is not None:
+        variables["reasoning_effort"] = effort
+    return variables

@@ -1,0 +1,120 @@
+"""Prompt text to token ids, so that only what the template wrote can be a control token.
+
+Control tokens are the tokenizer's special tokens and the delimiters of the output syntax. Inside
+the tokenizer they carry a seal, characters drawn at random, so no text spells them. Strings of a
+request are marked wherever they spell a control token or end in the beginning of one; what a
+rendered prompt spells without a mark is the template's, and is sealed. Marks are taken out before
+the text is encoded, so a spelled control token stays in the prompt, as ordinary text.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from helios_dod.frontend.template import MARK
+
+PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
+SEAL_CHARACTERS = 4
+
+
+def make_seal() -> str:
+    """Private characters that no request can know."""
+    return "".join(chr(PRIVATE_FIRST + secrets.randbelow(PRIVATE_COUNT))
+                   for _ in range(SEAL_CHARACTERS))
+
+
+def control_tokens(described: dict[str, Any], delimiters: Iterable[str]) -> dict[str, int]:
+    """Text -> id of a tokenizer's control tokens. described: its `tokenizers` JSON."""
+    wanted = set(delimiters)
+    return {token["content"]: token["id"] for token in described["added_tokens"]
+            if token["content"] and (token["special"] or token["content"] in wanted)}
+
+
+def merged(model: dict[str, Any]) -> set[str]:
+    """Tokens that a BPE model makes of others."""
+    return {"".join(pair) if isinstance(pair, list) else pair.replace(" ", "", 1)
+            for pair in model.get("merges") or ()}
+
+
+def seal_tokens(described: dict[str, Any], controls: Iterable[str], seal: str) -> None:
+    """Renames control tokens in a tokenizer's JSON; ids stay."""
+    model = described["model"]
+    names = {text: seal + text + seal for text in controls}
+    for token in described["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    kept = merged(model)
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        for text, name in names.items():
+            if text in vocabulary and text not in kept:
+                vocabulary[name] = vocabulary.pop(text)
+    elif isinstance(vocabulary, list):
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocabulary]
+    if model.get("unk_token") in names and model["unk_token"] not in kept:
+        model["unk_token"] = names[model["unk_token"]]
+
+
+class PromptEncoder:
+    """A tokenizer whose control tokens cannot be forged. delimiters: of the output syntax."""
+
+    def __init__(self, tokenizer_json: bytes, delimiters: Iterable[str] = ()) -> None:
+        from tokenizers import Tokenizer  # imported late: a worker listens before it tokenises
+
+        described = json.loads(tokenizer_json)
+        controls = control_tokens(described, delimiters)
+        self.seal = make_seal()
+        seal_tokens(described, controls, self.seal)
+        self.tokenizer = Tokenizer.from_str(json.dumps(described))
+        self.moved = {}  # ids that the sealed tokenizer numbers anew -> the real ones
+        for text, token in controls.items():
+            found = self.tokenizer.token_to_id(self.seal + text + self.seal)
+            if found != token:
+                self.moved[found] = token
+        longest_first = sorted(controls, key=len, reverse=True)
+        spelled = "|".join(map(re.escape, longest_first)) or "(?!)"
+        self.spelled = re.compile(spelled)
+        self.begins = re.compile(f"(?=(?:{spelled}))(.)", re.S)
+        self.beginnings = {text[:size] for text in controls for size in range(1, len(text))}
+        self.beginning_max = max(map(len, self.beginnings), default=0)
+
+    def guard(self, text: str) -> str:
+        """Text of a request, marked where it would spell a control token."""
+        if MARK in text:
+            text = text.replace(MARK, MARK + MARK)
+        if self.spelled.search(text):
+            text = self.begins.sub(rf"\1{MARK}", text)
+        for at in range(max(0, len(text) - self.beginning_max), len(text)):
+            if text[at:] in self.beginnings:
+                return text[:at + 1] + MARK + text[at + 1:]
+        return text
+
+    def guarded(self, value: Any) -> Any:
+        """A copy of a JSON value with every string guarded, keys too."""
+        root = [value]
+        waiting: list[tuple[Any, Any]] = [(root, 0)]
+        while waiting:
+            container, key = waiting.pop()
+            part = container[key]
+            if isinstance(part, str):
+                container[key] = self.guard(part)
+            elif isinstance(part, list):
+                container[key] = copy = list(part)
+                waiting += [(copy, i) for i in range(len(copy))]
+            elif isinstance(part, dict):
+                fresh = {self.guard(name): item for name, item in part.items()}
+                container[key] = fresh
+                waiting += [(fresh, name) for name in fresh]
+        return root[0]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of rendered text. What it spells without a mark are control tokens."""
+        seal = self.seal
+        text = self.spelled.sub(lambda found: f"{seal}{found[0]}{seal}", text)
+        if MARK in text:
+            text = re.sub(f"{MARK}({MARK}?)", r"\1", text)
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        if self.moved:
+            ids = [self.moved.get(token, token) for token in ids]
+        return ids
