@@ -46,6 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests of one program at most (default: %(default)s)",
     )
     parser.add_argument(
+        "--tool-syntax",
+        metavar="NAME",
+        help="how the model writes tool calls, or none (default: as its chat template shows)",
+    )
+    parser.add_argument(
+        "--reasoning-syntax",
+        metavar="NAME",
+        help="how the model writes reasoning, or none (default: as its chat template shows)",
+    )
+    parser.add_argument(
         "--namespace",
         default=DEFAULT_NAMESPACE,
         metavar="NAME",
@@ -66,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     from helios_dod.ignition.preparation.options import Options
 
     options = Options(
-        served_id=args.served_id, lanes=args.lanes, context=args.context, cache=args.cache_dtype
+        served_id=args.served_id, lanes=args.lanes, context=args.context, cache=args.cache_dtype,
+        tool_syntax=args.tool_syntax, reasoning_syntax=args.reasoning_syntax,
     )
     make_core(
         args.checkpoint,

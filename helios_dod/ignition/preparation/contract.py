@@ -7,6 +7,8 @@ from typing import Any
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.frontend.output.syntax import OutputSyntax
+from helios_dod.frontend.output.wire import selectors, to_contract
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.builder import Builder, Handle, Source, symbol
 from helios_dod.ignition.preparation.options import PAGE_TOKENS, Options
@@ -160,7 +162,7 @@ def declare_admission(builder: Builder, shared: Shared, vocabulary: int) -> None
     )
 
 
-def frontend_contract(checkpoint: Checkpoint) -> contract.FrontendContract:
+def frontend_contract(checkpoint: Checkpoint, options: Options) -> contract.FrontendContract:
     """Text syntax of the checkpoint."""
     text = checkpoint.text
     if len(text.eos) > EOS_MAX:
@@ -168,9 +170,12 @@ def frontend_contract(checkpoint: Checkpoint) -> contract.FrontendContract:
             f"checkpoint {checkpoint.name}: {len(text.eos)} EOS ids, at most {EOS_MAX}"
         )
     rule = text_rule(text.tokenizer_json)
+    output = options.output
+    tool, reasoning = selectors(output or OutputSyntax())
     return contract.FrontendContract(
-        tool_syntax=contract.TOOL_NONE,
-        reasoning_syntax=contract.REASONING_NONE,
+        tool_syntax=tool,
+        reasoning_syntax=reasoning,
+        output=None if output is None else to_contract(output, contract.OutputSyntax()),
         text_decoding=rule.decoding,
         strip_leading_space=rule.strip_leading_space,
         eos_tokens=text.eos,
@@ -220,7 +225,7 @@ def serving_contract(
         input_vocabulary=config.vocabulary,
         cache=cache,
         graphs=builder.graphs,
-        frontend=frontend_contract(checkpoint),
+        frontend=frontend_contract(checkpoint, options),
     )
     pages = max(-(-context // PAGE_TOKENS), options.lanes * WORKING_SET_TOKENS // PAGE_TOKENS)
     prefill = (

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.ignition.checkpoints.checkpoint import GenerationDefaults
 from helios_dod.ignition.prepared import PreparationError
 
@@ -22,6 +23,9 @@ class Options:
     cache: str = "bf16"  # element type of the attention history, a key of CACHE_TYPES
     packed: tuple[int, ...] = (64, 128, 256, 512)  # token capacities of prefill and mixed programs
     scored: int = 64  # token capacity of scored prefill
+    tool_syntax: str | None = None  # a name of the catalog, or none; None: as the template shows
+    reasoning_syntax: str | None = None  # likewise
+    output: OutputSyntax | None = None  # what these and the template come to; the recipe sets it
     sampling: GenerationDefaults = field(default_factory=GenerationDefaults)  # a model card's
 
     def __post_init__(self) -> None:

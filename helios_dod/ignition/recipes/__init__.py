@@ -1,11 +1,13 @@
 """Recipes: from an opened checkpoint to programs, contract and weights, each for a family."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.prepared import PreparationError, Prepared
 from helios_dod.ignition.recipes import decoder, gpt2
+from helios_dod.ignition.recipes.syntaxes import detect
 
 Recipe = Callable[[Checkpoint, Options], Prepared]
 RECIPES: dict[str, tuple[tuple[str, ...], Recipe]] = {  # name -> (architectures, recipe)
@@ -38,4 +40,6 @@ def prepare(checkpoint: Checkpoint, options: Options, recipe: str | None = None)
             f"checkpoint {checkpoint.name}: architecture: recipe {chosen} expects one of "
             f"{', '.join(architectures)}, got {checkpoint.config.architecture}"
         )
-    return build(checkpoint, options)
+    output = detect(
+        checkpoint.text.chat_template, options.tool_syntax, options.reasoning_syntax)
+    return build(checkpoint, replace(options, output=output))

@@ -1,0 +1,86 @@
+"""Output syntaxes: found in chat templates, chosen by name, carried through the contract."""
+
+import pytest
+
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.errors import UserError
+from helios_dod.frontend.output.families.catalog import CATALOG
+from helios_dod.frontend.output.wire import selectors, to_contract
+from helios_dod.frontend.syntaxes import REASONING_NAMES, TOOL_NAMES, carries_reasoning, compose
+from helios_dod.ignition.recipes.syntaxes import REASONING, TOOLS, detect
+from helios_dod.server.load_assets import declared_output
+
+IM = "{{ '<|im_start|>' + message.role }}{% if tools %}"
+TEMPLATES = {  # what matters of a family's template -> its tool syntax and reasoning syntax
+    IM: (None, None),
+    IM + '<tool_call>{"name": n, "arguments": a}</tool_call>': ("tagged_json", None),
+    IM + '<think>{{ message.reasoning_content }}</think><tool_call>{"name", "arguments"}':
+        ("tagged_json_lines", "think_tag_lines"),
+    IM + "<tool_call><function=f><parameter=p>": ("function_tags", None),
+    IM + "<think></think>reasoning_content<tool_call><function=f><parameter=p>":
+        ("function_tag_lines", "think_tag_lines"),
+    "[gMASK]<think></think>'\\n<tool_call>'<arg_key><arg_value>":
+        ("argument_tag_lines", "think_tags"),
+    "[gMASK]<think></think>'<tool_call>'<arg_key><arg_value>": ("argument_tags", "think_tags"),
+    "<|start_header_id|>{% if tools %}{\"name\": n, \"parameters\": p}": ("bare_json", None),
+    "<|start_header_id|>assistant": (None, None),
+    "[INST]{% if tools %}[TOOL_CALLS]": ("named_json", None),
+    "<|start|>assistant<|channel|>analysis<|message|>": ("channel_frames", None),
+    "<|start|><|message|><atem:function_calls>": ("recipient_frames", None),
+    "{{ '<｜Assistant｜>' }}</think><｜DSML｜tool_calls>": ("dsml_tool_calls", "think_tags"),
+    "<|im_assistant|><think></think><|tool_calls_section_begin|><|tool_call_argument_begin|>":
+        ("identified_json", "think_tags"),
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_templates_show_their_syntax(template: str) -> None:
+    tool, reasoning = TEMPLATES[template]
+    found = detect(template)
+    assert (found.tool if found else None) == (CATALOG[tool].tool if tool else None)
+    assert (found.think if found else None) == (CATALOG[reasoning].think if reasoning else None)
+    if found and "<|im_start|>" in template:
+        assert found.envelope.opener == "<|im_start|>assistant"
+
+
+def test_every_named_syntax_exists() -> None:
+    assert {name for _, name in TOOLS} <= set(TOOL_NAMES)
+    assert {name for _, name in REASONING} <= set(REASONING_NAMES)
+
+
+@pytest.mark.parametrize("tool", [*TOOL_NAMES, "none"])
+@pytest.mark.parametrize("reasoning", [*REASONING_NAMES, "none", None])
+def test_the_contract_carries_every_pair(tool: str, reasoning: str | None) -> None:
+    if tool != "none" and carries_reasoning(CATALOG[tool]) and reasoning not in ("none", None):
+        with pytest.raises(UserError, match="--reasoning-syntax"):
+            compose(tool, reasoning)
+        return
+    syntax = compose(tool, reasoning)
+    frontend = contract.FrontendContract()
+    if syntax is None:
+        frontend.tool_syntax = contract.TOOL_NONE
+        frontend.reasoning_syntax = contract.REASONING_NONE
+    else:
+        names = selectors(syntax)
+        frontend.tool_syntax = contract.ToolSyntax.Value(names[0])
+        frontend.reasoning_syntax = contract.ReasoningSyntax.Value(names[1])
+        to_contract(syntax, frontend.output)
+    assert declared_output(frontend) == syntax
+    frontend.tool_syntax = (contract.FRAMED_CALLS if frontend.tool_syntax != contract.FRAMED_CALLS
+                            else contract.TOOL_NONE)
+    with pytest.raises(UserError, match="tool_syntax"):
+        declared_output(frontend)
+
+
+def test_a_person_s_choice_wins() -> None:
+    template = next(text for text, names in TEMPLATES.items() if names[0] == "tagged_json_lines")
+    assert detect(template, "none", "none") is None
+    chosen = detect(template, "function_tags")
+    assert chosen and chosen.tool == CATALOG["function_tags"].tool
+    assert chosen.think == CATALOG["think_tag_lines"].think
+    kept = compose("none", None, detect(template))
+    assert kept and kept.tool is None and kept.think
+    for option, names in (("--tool-syntax", ("nothing", None)),
+                          ("--reasoning-syntax", (None, "bare_json"))):
+        with pytest.raises(UserError, match=option):
+            compose(*names)
