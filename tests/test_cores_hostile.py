@@ -169,7 +169,7 @@ def test_changed_frame_names_its_chunk(core):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CoreError, match="resource tokenizer: chunk 0 does not match"):
+    with pytest.raises(CoreError, match=r"resource tokenizer: chunk 0 .* does not match"):
         open_core(core).tokenizer()
 
 

@@ -158,7 +158,7 @@ def test_failed_write_leaves_nothing(tmp_path, publisher):
 def test_index_comes_last(tmp_path, publisher, monkeypatch):
     """Whatever is on disk before the last file is no core."""
     written = []
-    plain = writer._write_file
+    plain = writer.write_file
 
     def watch(path, data):
         written.append(path.name)
@@ -166,7 +166,7 @@ def test_index_comes_last(tmp_path, publisher, monkeypatch):
             open_core(path.parent if path.name == "core.pb" else path.parent.parent)
         plain(path, data)
 
-    monkeypatch.setattr(writer, "_write_file", watch)
+    monkeypatch.setattr(writer, "write_file", watch)
     write(tmp_path, publisher)
     assert written[-1] == "core.pb" and len(written) == 6
 

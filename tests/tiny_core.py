@@ -155,6 +155,8 @@ def make_prepared(weight_nbytes=VOCABULARY * WIDTH * 4, license_text="Use it as 
     parts = [WeightPart("embedding", 0, raw.size, lambda: raw)]
     if weight_nbytes > raw.size:
         rest = np.arange(weight_nbytes - raw.size - 64, dtype=np.uint8)
+        add_buffer(manifest, "rest", wire.WEIGHT, wire.U8, rest.size, resource_id="weights",
+                   resource_offset=raw.size + 64, resource_nbytes=rest.size)
         parts.append(WeightPart("rest", raw.size + 64, rest.size, lambda: rest))
     token_bytes = core_pb2.TokenBytes(
         data=bytes(range(97, 97 + VOCABULARY)), offsets=range(VOCABULARY + 1),

@@ -10,7 +10,10 @@ WINDOW_NBYTES_MAX = 8 << 20  # the decoder never holds more history
 ZSTD_LEVEL = 3
 PAGE_NBYTES = 4096  # a weight resource is padded to whole pages
 
-CORE_FILE = "core.pb"
+CORE_FILE = "core.pb"  # of payload cores
+LOGICAL_FILE = "index.pb"  # of logical-resource cores
+FRAMED_VERSION = 6  # ProtectedIndex.version: zstd frames and digests
+SEALED_VERSION = 4  # ProtectedIndex.version: authenticated AES-GCM chunks
 LOCATIONS_FILE = "locations.pb"
 ACCEPTANCE_FILE = "acceptance.json"
 RESOURCE_FOLDER = "resources"

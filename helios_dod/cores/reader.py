@@ -1,8 +1,9 @@
 """Reads a core folder. Nothing of it is believed before its signature and digests are checked."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -12,24 +13,31 @@ from helios_dod.contract.errors import ContractError
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.contract.strict import check_known
 from helios_dod.contract.wire import contract_pb2, core_pb2, manifest_pb2
+from helios_dod.cores.chunks import Chunks, Resource, chunks_of, fetch, map_weights
 from helios_dod.cores.errors import CoreError
-from helios_dod.cores.files import check_size, read_bounded, regular
-from helios_dod.cores.frames import check_weight, read_resource
+from helios_dod.cores.files import read_bounded
+from helios_dod.cores.frames import read_resource
 from helios_dod.cores.keys import is_signed
 from helios_dod.cores.layout import (
     CHUNK_NBYTES,
     CORE_FILE,
     FORMAT_VERSION,
+    FRAMED_VERSION,
     INDEX_NBYTES_MAX,
     LOCATIONS_FILE,
     LOCATIONS_NBYTES_MAX,
+    LOGICAL_FILE,
     RESOURCES,
+    SEALED_VERSION,
     chunk_count,
 )
+from helios_dod.cores.places import Place, Remote, locate
+from helios_dod.cores.sealed import SALT_NBYTES, Cipher, load_secret, sealed_nbytes
+from helios_dod.folders import cache_home
 
 DIGEST_NBYTES = 32
 NAMESPACE_MAX = 200
-Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
+INDEX_DOMAIN = b"helios protected index"  # begins what the signature of a logical index covers
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,25 @@ class Core:
     """An opened core: its signature holds; resources are verified when they are read."""
 
     path: Path
-    body: core_pb2.CoreBody
+    body: core_pb2.CoreBody  # of a logical-resource core: the same fields out of its ModelIndex
     public_key: bytes
-    files: dict[str, Path]  # resource id -> file
+    files: dict[str, Place]  # resource id -> file or address
+    index_version: int = 0  # ProtectedIndex.version; 0: a payload core
+    cipher: Cipher | None = None  # index version 4
+
+    @property
+    def carrier(self) -> str:
+        """`payload`, or `logical-6` and `logical-4` by index version."""
+        return f"logical-{self.index_version}" if self.index_version else "payload"
+
+    @property
+    def resources(self) -> list[Resource]:
+        """Every resource, in the order that numbers them."""
+        return [*self.body.executables, *self.body.weights]
+
+    def chunks(self, number: int) -> Chunks:
+        """How resource `number` is stored."""
+        return chunks_of(self.resources[number], number, self.cipher)
 
     @property
     def namespace(self) -> str:
@@ -68,9 +92,9 @@ class Core:
 
     def read(self, kind: int) -> bytes:
         """The decoded bytes of the executable resource of that proto ResourceKind."""
-        for resource in self.body.executables:
+        for number, resource in enumerate(self.body.executables):
             if resource.kind == kind:
-                return read_resource(resource, self.files[resource.id])
+                return read_resource(resource, self.chunks(number), self.files[resource.id])
         raise CoreError(self.path, f"no resource of kind {core_pb2.ResourceKind.Name(kind)}")
 
     def manifest(self) -> manifest_pb2.ExecutionManifest:
@@ -124,31 +148,59 @@ class Core:
     def weights(
         self, trust: bool = False, progress: Callable[[int], None] | None = None,
     ) -> dict[str, np.ndarray]:
-        """Resource id -> read-only uint8 array over the mapped file.
+        """Resource id -> read-only uint8 array: over the mapped file, or in memory where sealed.
 
-        trust: skip the digests, for files that nobody else can write. progress: called with bytes
-        checked since its last call."""
+        What lies at an address is fetched into the user's cache folder first. trust: skip the
+        digests, for files that nobody else can write; fetched and sealed bytes are always verified.
+        progress: called with bytes checked since its last call."""
         mapped = {}
-        for weight in self.body.weights:
-            path = self.files[weight.id]
-            check_size(path, weight.nbytes, f"weight resource {weight.id}")
-            data = np.memmap(path, dtype=np.uint8, mode="r", shape=(weight.nbytes,))
-            mapped[weight.id] = np.asarray(data)
-            if not trust:
-                check_weight(weight, mapped[weight.id], path, progress)
+        for number, weight in enumerate(self.body.weights, len(self.body.executables)):
+            chunks, place = self.chunks(number), self.files[weight.id]
+            if isinstance(place, Remote):
+                place = self._fetched(chunks, place, weight, progress)
+            mapped[weight.id] = map_weights(chunks, place, trust, progress)
         return mapped
+
+    def _fetched(self, chunks: Chunks, place: Remote, weight: core_pb2.WeightResource,
+                 progress: Callable[[int], None] | None) -> Path:
+        """The local copy of a remote weight resource, named by what was signed of it."""
+        digest = hashlib.sha256(self.public_key + weight.SerializeToString(deterministic=True))
+        digest.update(self.body.SerializeToString(deterministic=True) if self.cipher else b"")
+        target = cache_home() / "fetched" / digest.hexdigest()
+        if not target.exists():
+            fetch(chunks, place, target, progress)
+        return target
 
 
 def open_core(path: str | Path) -> Core:
-    """Opens a core folder: signature, format version, resource table and locations are checked.
+    """Opens a core folder: signature, version, resource table and locations are checked.
 
     Raises CoreError. Whether this user accepts the publisher is `acceptance.authorize`."""
     folder = Path(path)
     if not folder.exists():
         raise CoreError(folder, "no such core")
-    index = folder / CORE_FILE
-    if not folder.is_dir() or not index.exists():
-        raise CoreError(folder, f"not a core: a core is a folder that holds {CORE_FILE}")
+    payload, logical = folder / CORE_FILE, folder / LOGICAL_FILE
+    if not folder.is_dir() or not (payload.exists() or logical.exists()):
+        raise CoreError(folder, f"not a core: a core is a folder that holds {CORE_FILE} or "
+                                f"{LOGICAL_FILE}")
+    if payload.exists() and logical.exists():
+        raise CoreError(folder, f"holds both {CORE_FILE} and {LOGICAL_FILE}; a core is one of them")
+    if payload.exists():
+        body, key = _open_payload(payload)
+        version, cipher, index = 0, None, payload
+    else:
+        body, key, version, cipher = _open_logical(logical)
+        index = logical
+    _check_body(body, index, cipher is not None)
+    place = folder / LOCATIONS_FILE
+    found = core_pb2.LocationSet()
+    _parse(found, read_bounded(place, LOCATIONS_NBYTES_MAX), place, "locations")
+    wanted = [part.id for part in body.executables] + [part.id for part in body.weights]
+    return Core(folder, body, key, locate(found, wanted, folder, place), version, cipher)
+
+
+def _open_payload(index: Path) -> tuple[core_pb2.CoreBody, bytes]:
+    """The signed body of a payload core, and the key that signed it."""
     signed = core_pb2.SignedCore()
     data = read_bounded(index, INDEX_NBYTES_MAX)
     _parse(signed, data, index, "signed core")
@@ -163,8 +215,44 @@ def open_core(path: str | Path) -> Core:
         raise CoreError(index, f"format_version: expected {FORMAT_VERSION}, "
                                f"got {body.format_version}")
     _known(body, index)
-    _check_body(body, index)
-    return Core(folder, body, signed.public_key, _locate(body, folder))
+    return body, signed.public_key
+
+
+def signed_index(version: int, salt: bytes, index: bytes) -> bytes:
+    """What the signature of a ProtectedIndex covers."""
+    return INDEX_DOMAIN + version.to_bytes(4, "big") + salt + index
+
+
+def _open_logical(place: Path) -> tuple[core_pb2.CoreBody, bytes, int, Cipher | None]:
+    """The body of a logical-resource core, the key that signed it, its version, its cipher."""
+    protected = core_pb2.ProtectedIndex()
+    data = read_bounded(place, INDEX_NBYTES_MAX)
+    _parse(protected, data, place, "protected index")
+    if protected.SerializeToString() != data:
+        raise CoreError(place, "protected index: bytes that belong to no field, or a field given "
+                               "twice")
+    version = protected.version
+    if version not in (FRAMED_VERSION, SEALED_VERSION):
+        raise CoreError(place, f"version: expected {FRAMED_VERSION} or {SEALED_VERSION}, "
+                               f"got {version}")
+    salt_nbytes = SALT_NBYTES if version == SEALED_VERSION else 0
+    if len(protected.salt) != salt_nbytes:
+        raise CoreError(place, f"salt: expected {salt_nbytes} bytes, got {len(protected.salt)}")
+    covered = signed_index(version, protected.salt, protected.index)
+    if not is_signed(protected.public_key, protected.signature, covered):
+        raise CoreError(place, "its signature does not match its contents; the file was changed "
+                               "or cut off")
+    model = core_pb2.ModelIndex()
+    _parse(model, protected.index, place, "model index")
+    body = core_pb2.CoreBody(
+        publisher_namespace=model.publisher_namespace, license_text=model.license_text,
+        executables=model.executables, weights=model.weights,
+        rebuild_manifest=model.rebuild_manifest, weight_catalogs=model.weight_catalogs)
+    body.deployment.contract.CopyFrom(model.contract)
+    cipher = None
+    if version == SEALED_VERSION:
+        cipher = Cipher(load_secret(place), protected.salt)
+    return body, protected.public_key, version, cipher
 
 
 def _known(message: Message, place: Path) -> None:
@@ -184,8 +272,8 @@ def _parse(message: Message, data: bytes, place: Path, what: str, strict: bool =
         _known(message, place)
 
 
-def _check_body(body: core_pb2.CoreBody, index: Path) -> None:
-    """The resource table: ids, kinds, lengths and the number of digests."""
+def _check_body(body: core_pb2.CoreBody, index: Path, sealed: bool) -> None:
+    """The resource table: ids, kinds, lengths and the number of digests (none where sealed)."""
     namespace = body.publisher_namespace
     if not 0 < len(namespace) <= NAMESPACE_MAX or not namespace.isprintable():
         raise CoreError(index, f"publisher_namespace: expected 1 to {NAMESPACE_MAX} printable "
@@ -203,12 +291,16 @@ def _check_body(body: core_pb2.CoreBody, index: Path) -> None:
         else:
             nbytes = resource.stored.nbytes
             _check_executable(resource, kinds, index)
+            if sealed and nbytes != sealed_nbytes(resource.decoded_nbytes):
+                raise CoreError(index, f"{name}: stored.nbytes: expected "
+                                       f"{sealed_nbytes(resource.decoded_nbytes)} for "
+                                       f"{resource.decoded_nbytes} sealed bytes, got {nbytes}")
         if not 0 < nbytes < 1 << 62:
             raise CoreError(index, f"{name}: expected at least 1 stored byte, got {nbytes}")
         if resource.chunk_nbytes != CHUNK_NBYTES:
             raise CoreError(index, f"{name}: chunk_nbytes: expected {CHUNK_NBYTES}, "
                                    f"got {resource.chunk_nbytes}")
-        count = chunk_count(nbytes)
+        count = 0 if sealed else chunk_count(nbytes)
         if len(resource.chunk_sha256) != count:
             raise CoreError(index, f"{name}: expected {count} chunk digests, "
                                    f"got {len(resource.chunk_sha256)}")
@@ -232,33 +324,3 @@ def _check_executable(
         raise CoreError(index, f"resource {resource.id!r}: decoded_nbytes: at most {longest} for "
                                f"{kind}, got {resource.decoded_nbytes}, stored in "
                                f"{resource.stored.nbytes}")
-
-
-def _locate(body: core_pb2.CoreBody, folder: Path) -> dict[str, Path]:
-    """Resource id -> file inside the folder, for every resource of the body."""
-    place = folder / LOCATIONS_FILE
-    found = core_pb2.LocationSet()
-    _parse(found, read_bounded(place, LOCATIONS_NBYTES_MAX), place, "locations")
-    wanted = {part.id for part in body.executables} | {part.id for part in body.weights}
-    root = folder.resolve()
-    files: dict[str, Path] = {}
-    for location in found.locations:
-        name = location.resource_id
-        if name not in wanted or name in files:
-            raise CoreError(place, f"resource {name!r}: not a resource of the core, or named twice")
-        path = PurePosixPath(location.path)
-        plain = location.path and "\0" not in location.path and not path.is_absolute()
-        if not plain or ".." in path.parts or "\\" in location.path:
-            raise CoreError(place, f"resource {name!r}: expected a path inside the core, "
-                                   f"got {location.path!r}")
-        try:
-            resolved = (root / path).resolve()
-        except (OSError, RuntimeError) as error:
-            raise CoreError(place, f"resource {name!r}: {location.path!r} leads nowhere") from error
-        if not resolved.is_relative_to(root):
-            raise CoreError(place, f"resource {name!r}: {location.path!r} leads out of the core")
-        regular(resolved)
-        files[name] = resolved
-    for name in sorted(wanted - files.keys()):
-        raise CoreError(place, f"resource {name!r}: no location")
-    return files

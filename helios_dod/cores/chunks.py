@@ -1,0 +1,180 @@
+"""A stored resource as a row of chunks, each verified by itself: by digest, or by its seal."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from helios_dod.contract.wire import core_pb2
+from helios_dod.cores.errors import CoreError
+from helios_dod.cores.files import check_size
+from helios_dod.cores.layout import CHUNK_NBYTES
+from helios_dod.cores.places import Place, Remote
+from helios_dod.cores.remote import read_range
+from helios_dod.cores.sealed import TAG_NBYTES, Cipher, sealed_count, sealed_nbytes
+
+FETCHERS = 8  # chunks that are fetched at once
+Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How a resource is stored and verified."""
+
+    what: str  # for errors
+    name: str
+    number: int  # position among the core's resources, executables first
+    nbytes: int  # as stored
+    plain_nbytes: int  # verified bytes; for a zstd frame, those of the frame
+    count: int
+    digests: tuple[bytes, ...]  # of stored chunks; empty where sealed
+    cipher: Cipher | None
+
+    @property
+    def stored_chunk(self) -> int:
+        """Stored bytes of a whole chunk."""
+        return CHUNK_NBYTES + (TAG_NBYTES if self.cipher else 0)
+
+    def span(self, i: int) -> tuple[int, int]:
+        """(first stored byte, stored bytes) of a chunk."""
+        first = i * self.stored_chunk
+        return first, min(self.stored_chunk, self.nbytes - first)
+
+    def verify(self, i: int, stored: bytes | memoryview, place: object) -> bytes | memoryview:
+        """The plain bytes of a stored chunk. Raises CoreError where it is not what was signed."""
+        if self.cipher is not None:
+            plain = self.cipher.unseal(self.name, self.number, self.plain_nbytes, i, stored)
+            if plain is None:
+                raise CoreError(str(place), f"{self.what}: chunk {i} cannot be authenticated: it "
+                                            "was changed, or the core's key is another")
+            return plain
+        if hashlib.sha256(stored).digest() != self.digests[i]:
+            first, size = self.span(i)
+            raise CoreError(str(place), f"{self.what}: chunk {i} (bytes {first} to {first + size}) "
+                                        "does not match its signed digest")
+        return stored
+
+
+def chunks_of(resource: Resource, number: int, cipher: Cipher | None) -> Chunks:
+    """The chunks of a resource of a checked body."""
+    weight = isinstance(resource, core_pb2.WeightResource)
+    what = f"{'weight ' if weight else ''}resource {resource.id}"
+    if isinstance(resource, core_pb2.WeightResource):
+        stored, plain = resource.nbytes, resource.nbytes
+    else:
+        stored = plain = resource.stored.nbytes
+        plain = resource.decoded_nbytes if cipher else plain
+    if cipher is not None:
+        stored = sealed_nbytes(plain)
+    count = sealed_count(plain) if cipher else len(resource.chunk_sha256)
+    return Chunks(what, resource.id, number, stored, plain, count, tuple(resource.chunk_sha256),
+                  cipher)
+
+
+def read_verified(chunks: Chunks, place: Place) -> bytes:
+    """All plain bytes of a small resource, chunk by chunk as they come."""
+    return b"".join(bytes(part) for part in _stream(chunks, place))
+
+
+def _stream(chunks: Chunks, place: Place) -> Iterator[bytes | memoryview]:
+    if isinstance(place, Remote):
+        for i in range(chunks.count):
+            first, size = chunks.span(i)
+            yield chunks.verify(i, read_range(place, first, size, chunks.nbytes), place)
+        return
+    check_size(place, chunks.nbytes, chunks.what)
+    try:
+        with open(place, "rb") as file:
+            for i in range(chunks.count):
+                data = file.read(chunks.span(i)[1])
+                if len(data) != chunks.span(i)[1]:
+                    raise CoreError(place, f"{chunks.what}: ends while it is read")
+                yield chunks.verify(i, data, place)
+    except OSError as error:
+        raise CoreError(place, f"cannot be read: {error.strerror}") from error
+
+
+def in_parallel(count: int, threads: int, work: Callable[[int], int],
+                progress: Progress | None) -> None:
+    """Runs work(0..count) on threads and reports what each returns; the first error ends it."""
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for size in pool.map(work, range(count)):
+                if progress is not None:
+                    progress(size)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def map_weights(chunks: Chunks, path: Path, trust: bool, progress: Progress | None) -> np.ndarray:
+    """Read-only uint8 array of a weight resource in a local file.
+
+    Digests are compared unless `trust`; sealed chunks are always authenticated, into memory."""
+    check_size(path, chunks.nbytes, chunks.what)
+    stored = np.asarray(np.memmap(path, dtype=np.uint8, mode="r", shape=(chunks.nbytes,)))
+    if chunks.cipher is None and trust:
+        return stored
+    plain = stored if chunks.cipher is None else np.empty(chunks.plain_nbytes, np.uint8)
+
+    def verify(i: int) -> int:
+        first, size = chunks.span(i)
+        data = chunks.verify(i, stored[first : first + size].data, path)
+        if chunks.cipher is not None:
+            start = i * CHUNK_NBYTES
+            plain[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        return size
+
+    in_parallel(chunks.count, os.cpu_count() or 1, verify, progress)
+    plain.flags.writeable = False
+    return plain
+
+
+def fetch(chunks: Chunks, place: Remote, target: Path, progress: Progress | None) -> None:
+    """Fetches a resource into `target` in parallel; a later call resumes where one ended.
+
+    A chunk is written after it is verified. What an earlier call left is verified again."""
+    partial = target.with_name(target.name + ".partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CoreError(target, f"cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if target.exists():  # another process was faster
+            return
+        os.ftruncate(descriptor, chunks.nbytes)
+
+        def one(i: int) -> int:
+            first, size = chunks.span(i)
+            if not _holds(chunks, i, os.pread(descriptor, size, first), target):
+                data = read_range(place, first, size, chunks.nbytes)
+                chunks.verify(i, data, place)
+                os.pwrite(descriptor, data, first)
+            return size
+
+        in_parallel(chunks.count, FETCHERS, one, progress)
+        os.fsync(descriptor)
+        os.rename(partial, target)
+    except OSError as error:
+        raise CoreError(target, f"cannot be written: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _holds(chunks: Chunks, i: int, data: bytes, place: Path) -> bool:
+    """True if these are the bytes of a chunk. Zeros of a fresh file are not tried."""
+    if data.count(0) == len(data):
+        return False
+    try:
+        chunks.verify(i, data, place)
+    except CoreError:
+        return False
+    return True

@@ -1,0 +1,284 @@
+"""Logical-resource cores, sealed ones, and cores whose resources lie at http addresses."""
+
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from helios_dod.contract.wire import core_pb2
+from helios_dod.cores import remote
+from helios_dod.cores.errors import CoreError
+from helios_dod.cores.layout import CHUNK_NBYTES
+from helios_dod.cores.padding import check_padding
+from helios_dod.cores.reader import open_core
+from helios_dod.cores.sealed import Cipher, sealed_nbytes
+from helios_dod.cores.writer import CARRIERS, Publisher, write_core
+from tests.range_server import RangeServer
+from tests.tiny_core import make_prepared
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+SECRET = bytes(range(32, 64))
+WEIGHT_NBYTES = CHUNK_NBYTES + 8192
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("HELIOS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HELIOS_CORE_KEY", SECRET.hex())
+    monkeypatch.delenv("HELIOS_CORE_KEY_FILE", raising=False)
+    monkeypatch.setattr(remote, "PAUSE_S", 0.0)
+
+
+def make(folder, carrier, name="tiny.core"):
+    target = folder / name
+    write_core(make_prepared(WEIGHT_NBYTES), target, Publisher(KEY, "tests"), carrier=carrier)
+    return target
+
+
+def load(path, trust=False):
+    """Everything that a server reads, as comparable values."""
+    core = open_core(path)
+    manifest = core.manifest()
+    weights = core.weights(trust)
+    check_padding(manifest, weights)
+    table = core.token_bytes()
+    return (core.prepared(manifest), core.tokenizer(), core.chat_template(), table.data.tobytes(),
+            {name: data.tobytes() for name, data in weights.items()})
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_every_carrier_loads_the_same(tmp_path, carrier):
+    core = make(tmp_path, carrier)
+    assert open_core(core).carrier == carrier
+    assert load(core) == load(make(tmp_path, "payload", "payload.core"))
+    weights = open_core(core).weights()["weights"]
+    assert weights.size == -(-WEIGHT_NBYTES // 4096) * 4096 and not weights.flags.writeable
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_every_stored_file_is_covered(tmp_path, carrier):
+    core = make(tmp_path, carrier)
+    for path in sorted(p for p in core.rglob("*") if p.is_file() and p.name != "locations.pb"):
+        data = path.read_bytes()
+        step = max(1, len(data) // 12)
+        for position in (*range(0, len(data), step), len(data) - 1):
+            changed = bytearray(data)
+            changed[position] ^= 1
+            path.write_bytes(changed)
+            with pytest.raises(CoreError):
+                load(core)
+        for other in (data[:-1], data + b"\0", data[: len(data) // 2]):
+            path.write_bytes(other)
+            with pytest.raises(CoreError):
+                load(core)
+        path.write_bytes(data)
+    load(core)
+
+
+def test_version_and_salt_are_signed(tmp_path):
+    for carrier, other in (("logical-6", 4), ("logical-4", 6)):
+        core = make(tmp_path, carrier, f"{carrier}.core")
+        index = core_pb2.ProtectedIndex.FromString((core / "index.pb").read_bytes())
+        for version, salt in ((other, index.salt), (other, b"" if index.salt else bytes(32)),
+                              (5, index.salt), (0, index.salt)):
+            changed = core_pb2.ProtectedIndex()
+            changed.CopyFrom(index)
+            changed.version, changed.salt = version, salt
+            (core / "index.pb").write_bytes(changed.SerializeToString())
+            with pytest.raises(CoreError, match=r"version|salt|signature"):
+                open_core(core)
+
+
+def test_a_core_is_one_carrier(tmp_path):
+    core = make(tmp_path, "payload")
+    shutil.copy(make(tmp_path, "logical-6", "other.core") / "index.pb", core / "index.pb")
+    with pytest.raises(CoreError, match="holds both"):
+        open_core(core)
+
+
+def test_a_logical_index_is_no_payload(tmp_path):
+    """Signatures of one carrier say nothing in the other."""
+    core = make(tmp_path, "logical-6")
+    index = core_pb2.ProtectedIndex.FromString((core / "index.pb").read_bytes())
+    signed = core_pb2.SignedCore(
+        body=index.index, signature=index.signature, public_key=index.public_key)
+    (core / "core.pb").write_bytes(signed.SerializeToString())
+    (core / "index.pb").unlink()
+    with pytest.raises(CoreError, match="signature"):
+        open_core(core)
+
+
+def test_sealed_bytes_show_nothing_and_need_the_key(tmp_path, monkeypatch, capsys):
+    core = make(tmp_path, "logical-4")
+    plain = make_prepared(WEIGHT_NBYTES).tokenizer_json
+    assert all(plain not in p.read_bytes() for p in core.rglob("*") if p.is_file())
+    monkeypatch.setenv("HELIOS_CORE_KEY", bytes(32).hex())
+    with pytest.raises(CoreError, match="cannot be authenticated") as caught:
+        load(core)
+    assert bytes(32).hex() not in str(caught.value)
+    monkeypatch.setenv("HELIOS_CORE_KEY", "secret words")
+    with pytest.raises(CoreError, match="64 hexadecimal digits") as caught:
+        open_core(core)
+    assert "secret words" not in str(caught.value)
+    monkeypatch.delenv("HELIOS_CORE_KEY")
+    with pytest.raises(CoreError, match="set HELIOS_CORE_KEY, or put it"):
+        open_core(core)
+    path = tmp_path / "key"
+    path.write_text(SECRET.hex() + "\n")
+    monkeypatch.setenv("HELIOS_CORE_KEY_FILE", str(path))
+    path.chmod(0o644)
+    with pytest.raises(CoreError, match="chmod 600"):
+        open_core(core)
+    path.chmod(0o600)
+    load(core)
+
+
+def test_a_cipher_tells_nothing():
+    cipher = Cipher(SECRET, bytes(32))
+    assert repr(cipher) == "Cipher()"
+    with pytest.raises(TypeError):
+        pickle.dumps(cipher)
+
+
+def test_sealed_chunks_belong_to_their_place(tmp_path):
+    core = make(tmp_path, "logical-4")
+    path = core / "weights.sealed"
+    data, size = path.read_bytes(), CHUNK_NBYTES + 16
+    assert len(data) == sealed_nbytes(open_core(core).body.weights[0].nbytes)
+    path.write_bytes(data[:size] + data[: len(data) - size])
+    with pytest.raises(CoreError, match="chunk 1 cannot be authenticated"):
+        load(core)
+    with pytest.raises(CoreError):  # sealed bytes are authenticated even when weights are trusted
+        load(core, trust=True)
+
+
+def test_padding_is_zero(tmp_path):
+    prepared = make_prepared()
+    buffer = next(b for b in prepared.manifest.buffers if b.name == "embedding")
+    buffer.shape[0].multiplier, buffer.resource_nbytes = 15, 240
+    with pytest.raises(CoreError, match=r"byte 24\d: padding that is not zero"):
+        write_core(prepared, tmp_path / "bad.core", Publisher(KEY, "tests"))
+        load(tmp_path / "bad.core")
+
+
+def serve_from(core, server, *names):
+    """Moves the locations of the named resources to the server."""
+    found = core_pb2.LocationSet.FromString((core / "locations.pb").read_bytes())
+    for location in found.locations:
+        if location.resource_id in names or not names:
+            location.path = f"{server.url}/{location.path}"
+    (core / "locations.pb").write_bytes(found.SerializeToString())
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_cores_at_addresses(tmp_path, carrier):
+    core = make(tmp_path, carrier)
+    expected = load(core)
+    moved = tmp_path / "moved.core"
+    shutil.copytree(core, moved)
+    with RangeServer(core) as server:
+        serve_from(moved, server)
+        for path in (moved / "resources", *moved.glob("weights.*")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        assert load(moved) == expected
+        first = len(server.requests)
+        assert load(moved) == expected  # weights are in the cache now
+        again = server.requests[first:]
+        assert again and all("weights" not in path for path, _ in again)
+
+
+def test_fetching_resumes_and_verifies(tmp_path):
+    core = make(tmp_path, "payload")
+    with RangeServer(core) as server:
+        serve_from(core, server, "weights")
+
+        def damage(path, first, data):
+            if first >= CHUNK_NBYTES:
+                return 206, {}, bytes(len(data))
+            return None
+
+        server.misbehave = damage
+        with pytest.raises(CoreError, match=r"chunk 1 .* does not match"):
+            open_core(core).weights()
+        fetched = list((tmp_path / "cache" / "fetched").iterdir())
+        assert [path.suffix for path in fetched] == [".partial"]
+        assert not np.fromfile(fetched[0], np.uint8)[CHUNK_NBYTES:].any()  # nothing unverified
+        server.misbehave = lambda path, first, data: None
+        server.requests.clear()
+        seen = []
+        open_core(core).weights(progress=seen.append)
+        assert server.requests == [("/weights.bin", CHUNK_NBYTES)]  # chunk 0 was kept
+        assert sum(seen) == 2 * os.path.getsize(core / "weights.bin")  # fetched, then verified
+        (cached,) = (tmp_path / "cache" / "fetched").iterdir()
+        with open(cached, "r+b") as file:
+            file.write(b"\xff")
+        with pytest.raises(CoreError, match="chunk 0"):
+            open_core(core).weights()
+
+
+@pytest.mark.parametrize("answer, problem", [
+    ((200, {}, None), "expected status 206"),
+    ((301, {"Location": "http://127.0.0.1/"}, b""), "got 301"),
+    ((404, {}, b""), "got 404"),
+    ((503, {}, b""), "status 503"),
+    ((206, {"Content-Range": "bytes 0-1/2"}, None), "Content-Range"),
+    ((206, {"Content-Range": "none"}, None), "Content-Range"),
+    ((206, {}, b"x"), "1 of"),
+])
+def test_servers_that_answer_something_else(tmp_path, answer, problem):
+    core = make(tmp_path, "payload")
+    with RangeServer(core) as server:
+        serve_from(core, server, "tokenizer")
+        status, headers, body = answer
+        server.misbehave = lambda path, first, data: (
+            status, headers, data if body is None else body)
+        with pytest.raises(CoreError, match=problem) as caught:
+            open_core(core).tokenizer()
+        assert server.url in str(caught.value)
+
+
+def test_a_server_that_recovers(tmp_path):
+    core = make(tmp_path, "payload")
+    with RangeServer(core) as server:
+        serve_from(core, server, "tokenizer")
+        left = [2]
+
+        def fail(path, first, data):
+            left[0] -= 1
+            return (503, {}, b"") if left[0] >= 0 else None
+
+        server.misbehave = fail
+        assert open_core(core).tokenizer() == b'{"version": "1.0"}'
+
+
+@pytest.mark.parametrize("address", [
+    "http://", "http://user:word@127.0.0.1/x", "http://127.0.0.1:no/x", "http://127.0.0.1/a b",
+    "http://127.0.0.1/x#y", "http://127.0.0.1/\r\nX: y", "ftp://127.0.0.1/x", "file:///etc/passwd",
+    "http://127.0.0.1/" + "x" * 3000, "http://[::1/x"])
+def test_addresses_are_plain(tmp_path, address):
+    core = make(tmp_path, "payload")
+    found = core_pb2.LocationSet.FromString((core / "locations.pb").read_bytes())
+    found.locations[0].path = address
+    (core / "locations.pb").write_bytes(found.SerializeToString())
+    with pytest.raises(CoreError, match="execution_manifest"):
+        open_core(core)
+
+
+def test_catalogs_and_rebuild_manifests_change_nothing(tmp_path):
+    """They describe preparation; whatever they hold, the core serves the same."""
+    core = make(tmp_path, "payload")
+    expected = load(core)
+    signed = core_pb2.SignedCore.FromString((core / "core.pb").read_bytes())
+    for blob in (b"", b"\xff" * 40, core_pb2.CatalogBlob(version=999).SerializeToString()):
+        body = core_pb2.CoreBody.FromString(signed.body)
+        body.rebuild_manifest = blob
+        body.weight_catalogs.extend([blob, b"?"])
+        data = body.SerializeToString()
+        (core / "core.pb").write_bytes(core_pb2.SignedCore(
+            body=data, signature=KEY.sign(data),
+            public_key=signed.public_key).SerializeToString())
+        assert load(core) == expected
