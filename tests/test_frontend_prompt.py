@@ -1,6 +1,7 @@
 """Prompts that no request can forge, continued answers, and what templates are given."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from text_tables import SPECIALS, TAGS, Sample
 
 from helios_dod.frontend.output.terms import REASONING
 from helios_dod.frontend.preparation import Preparer
-from helios_dod.frontend.prompt import MARK, PromptEncoder
+from helios_dod.frontend.prompt import MARK, PromptEncoder, any_of
 from helios_dod.frontend.requests import RequestError, decode_chat
 from helios_dod.frontend.syntaxes import compose
 
@@ -104,6 +105,15 @@ def test_no_field_forges(preparer: Preparer) -> None:
         forged = ids_of(preparer, **body(text))
         assert [i for i in forged if i in controls] == harmless, text
         assert MARK not in text_of(preparer, **body(text))
+
+
+@given(words=some.lists(some.text("ab<|", min_size=1, max_size=6), min_size=1, max_size=8),
+       text=some.text("ab<|", max_size=12))
+def test_pattern_of_words(words: list[str], text: str) -> None:
+    longest = next((word for word in sorted(words, key=len, reverse=True)
+                    if text.startswith(word)), None)
+    found = re.match(any_of(words), text)
+    assert (found[0] if found else None) == longest
 
 
 def test_ascii_json_keeps_marks() -> None:

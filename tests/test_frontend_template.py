@@ -62,6 +62,12 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(render(source)) == 900
     with pytest.raises(TemplateError, match="1000 characters"):
         render(source.replace("90", "101"))
+    monkeypatch.setattr(module, "RENDER_SECONDS_MAX", 0.05)
+    for silent in ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+                   "{% macro m() %}{% for i in range(9999) %}{% for j in range(9999) %}"
+                   "{% set x = i * j %}{% endfor %}{% endfor %}{% endmacro %}{{ m() }}"):
+        with pytest.raises(TemplateError, match="seconds"):
+            render(silent)
     monkeypatch.setattr(module, "RENDER_SECONDS_MAX", -1.0)
     with pytest.raises(TemplateError, match="seconds"):
         render(source)

@@ -1,12 +1,17 @@
 """Output syntaxes: found in chat templates, chosen by name, carried through the contract."""
 
+from dataclasses import replace
+
 import pytest
+from ignition_fixtures import opened
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.errors import UserError
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.wire import selectors, to_contract
 from helios_dod.frontend.syntaxes import REASONING_NAMES, TOOL_NAMES, carries_reasoning, compose
+from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.recipes import prepare
 from helios_dod.ignition.recipes.syntaxes import REASONING, TOOLS, detect
 from helios_dod.server.load_assets import declared_output
 
@@ -70,6 +75,21 @@ def test_the_contract_carries_every_pair(tool: str, reasoning: str | None) -> No
                             else contract.TOOL_NONE)
     with pytest.raises(UserError, match="tool_syntax"):
         declared_output(frontend)
+
+
+def test_recipes_declare_the_template_s_syntax() -> None:
+    checkpoint = opened("qwen2")
+    for template, (tool, reasoning) in TEMPLATES.items():
+        with_template = replace(checkpoint, text=replace(checkpoint.text, chat_template=template))
+        frontend = prepare(with_template, Options(lanes=2, packed=(16,))).contract.model.frontend
+        assert declared_output(frontend) == detect(template)
+        assert (frontend.tool_syntax == contract.TOOL_NONE) == (tool is None)
+        if tool is None and reasoning is None:
+            assert not frontend.HasField("output")
+    chosen = prepare(checkpoint, Options(
+        lanes=2, packed=(16,), tool_syntax="bare_json", reasoning_syntax="think_tags"))
+    output = declared_output(chosen.contract.model.frontend)
+    assert output and output.tool == CATALOG["bare_json"].tool and output.think
 
 
 def test_a_person_s_choice_wins() -> None:

@@ -105,6 +105,31 @@ def test_serving_compiles_nothing_after_warm(bridge: Bridge) -> None:
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 
+def test_a_parser_s_fault_fails_its_request_alone(bridge: Bridge) -> None:
+    class Broken:
+        ends: frozenset[int] = frozenset()
+        calls_finished = 0
+
+        def token(self, token: int) -> Any:
+            raise ValueError(token)
+
+    def body() -> None:
+        first, second = bridge.claim(1), bridge.claim(1)
+        assert first and second
+        broken, sound = Recorder(), Recorder()
+        choices = bridge.submit(
+            first, [submission()], broken, [Broken()])  # type: ignore[list-item]
+        choices += bridge.submit(second, [submission()], sound)
+        for choice in choices:
+            put_event(bridge, kind=EGRESS_TOKEN, tag=choice.tag, token=token_of("a"))
+        bridge.on_wake()
+        assert broken.told == [(500,)] and sound.told == [(0, b"a", b"")]
+        assert take_ingress(bridge)[-1] == (INGRESS_CANCEL, choices[0].tag)
+        bridge.drop(choices)
+
+    in_loop(body)
+
+
 def test_permits_are_exact(bridge: Bridge) -> None:
     first, second = bridge.claim(4), bridge.claim(2)
     assert first is not None and second is not None

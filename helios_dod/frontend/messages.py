@@ -11,6 +11,8 @@ import msgspec
 from helios_dod.frontend.output.syntax import ThinkSyntax
 from helios_dod.frontend.requests import ChatRequest, Message, RequestError, Tool, ToolCall
 
+REASONING_KEYS = ("reasoning_content", "thinking")  # where templates look for reasoning
+
 
 def plain_messages(request: ChatRequest, think: ThinkSyntax | None = None) -> list[dict[str, Any]]:
     """The messages: text parts joined by newlines, developer as system. think: reasoning tags that
@@ -37,7 +39,7 @@ def plain_message(message: Message, field: str, think: ThinkSyntax | None) -> di
     if reasoning is None and think is not None:
         reasoning, entry["content"] = without_reasoning(entry["content"], think)
     if reasoning:
-        entry["reasoning_content"] = reasoning
+        entry |= dict.fromkeys(REASONING_KEYS, reasoning)
     if message.tool_calls:
         entry["tool_calls"] = [plain_call(call, f"{field}.tool_calls[{i}]")
                                for i, call in enumerate(message.tool_calls)]

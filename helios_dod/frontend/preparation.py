@@ -2,13 +2,18 @@
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from helios_dod.edges import Submission
 from helios_dod.frontend.assets import Assets
-from helios_dod.frontend.messages import plain_messages, plain_tool, template_variables
+from helios_dod.frontend.messages import (
+    REASONING_KEYS,
+    plain_messages,
+    plain_tool,
+    template_variables,
+)
 from helios_dod.frontend.output.parser import CALLS_MAX
 from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.reading import Readers, Reading
@@ -69,8 +74,9 @@ class Preparer:
         messages = guarded(messages)
         if continued:
             last = messages[-1]
-            name = "content" if last["content"] else "reasoning_content"
-            last[name] = last.get(name, "") + CONTINUED
+            reasons = not last["content"] and REASONING_KEYS[0] in last
+            for name in REASONING_KEYS if reasons else ("content",):
+                last[name] += CONTINUED
         tools = None
         if request.tools and request.tool_choice != "none":
             tools = guarded([plain_tool(tool) for tool in request.tools])
@@ -94,7 +100,7 @@ class Preparer:
 
     def check_variables(self, request: ChatRequest, variables: set[str]) -> None:
         """Refuses what the core's template or syntax would leave without effect."""
-        def refuse(name: str, why: str) -> None:
+        def refuse(name: str, why: str) -> NoReturn:
             raise RequestError(f"'{name}': {why}.", name, "unsupported_value")
 
         syntax = self.assets.output

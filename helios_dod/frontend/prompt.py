@@ -25,6 +25,24 @@ def make_seal() -> str:
                    for _ in range(SEAL_CHARACTERS))
 
 
+def any_of(words: Iterable[str]) -> str:
+    """A pattern of the longest word that matches. Words share their beginnings in it, so that a
+    hostile text costs a few steps a character, however many words there are."""
+    heads: dict[str, list[str]] = {}
+    for word in words:
+        heads.setdefault(word[0], []).append(word)
+    parts = []
+    for group in heads.values():
+        low, high = min(group), max(group)
+        shared = low[:next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b),
+                           len(low))]
+        tails = [word[len(shared):] for word in group]
+        rest = [tail for tail in tails if tail]
+        inner = f"(?:{any_of(rest)})" if rest else ""
+        parts.append(re.escape(shared) + inner + ("?" if inner and "" in tails else ""))
+    return "|".join(parts)
+
+
 def control_tokens(described: dict[str, Any], delimiters: Iterable[str]) -> dict[str, int]:
     """Text -> id of a tokenizer's control tokens. described: its `tokenizers` JSON."""
     wanted = set(delimiters)
@@ -72,8 +90,7 @@ class PromptEncoder:
             found = self.tokenizer.token_to_id(self.seal + text + self.seal)
             if found != token:
                 self.moved[found] = token
-        longest_first = sorted(controls, key=len, reverse=True)
-        spelled = "|".join(map(re.escape, longest_first)) or "(?!)"
+        spelled = any_of(controls) or "(?!)"
         self.spelled = re.compile(spelled)
         self.begins = re.compile(f"(?=(?:{spelled}))(.)", re.S)
         self.beginnings = {text[:size] for text in controls for size in range(1, len(text))}
