@@ -1,0 +1,470 @@
+"""python -m tests.fuzz_cores: structure-aware mutants of a small core in every carrier.
+
+Half and more are hashed and signed again with the trusted key, so that they reach the code behind
+the signature. A mutant that is not signed again never loads, except where only the unsigned
+locations changed and still lead to the verified bytes. One that is signed again is refused by name
+or is valid. Anything else (another exception, a hang, memory) is a failure, printed with the
+command that replays it.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import zstandard
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.wire import core_pb2
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.cores.errors import CoreError
+from helios_dod.cores.layout import CHUNK_NBYTES, chunk_digests
+from helios_dod.cores.padding import check_padding
+from helios_dod.cores.reader import open_core
+from helios_dod.cores.sealed import Cipher
+from helios_dod.cores.writer import CARRIERS, Publisher, sign_body, sign_index, write_core
+from tests.tiny_core import make_prepared
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+SECRET = bytes(range(32, 64))
+SIGNED_SHARE = 0.6  # of the mutants are signed again
+HANG_S = 10.0
+MEMORY_NBYTES = 64 << 20  # over the honest peak
+NUMBERS = (0, 1, 2, 3, 4, 7, 15, 16, 17, 63, 64, 255, 256, 4095, 4096, 65_535, 65_536, 2**20,
+           2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+TEXTS = ("", "x", "weights", "tokenizer", "../../etc/passwd", "/etc/passwd", "a\0b", "\n",
+         "x" * 300, "resources/../core.pb", ".", "resources", "decode", "http://", "\u202e",
+         "%2e%2e/x", "\\x")
+
+
+def load(path):
+    """Everything that a server reads, as comparable values."""
+    core = open_core(path)
+    manifest = core.manifest()
+    weights = core.weights()
+    check_padding(manifest, weights)
+    table = core.token_bytes()
+    return (core.prepared(manifest), core.tokenizer(), core.chat_template(), table.data.tobytes(),
+            {name: data.tobytes() for name, data in weights.items()})
+
+
+class Honest:
+    """One carrier's good core, and its parts in memory."""
+
+    def __init__(self, carrier, folder):
+        self.carrier, self.path = carrier, folder / f"{carrier}.core"
+        write_core(make_prepared(), self.path, Publisher(KEY, "tests"), carrier=carrier)
+        self.names = sorted(p.relative_to(self.path).as_posix()
+                            for p in self.path.rglob("*") if p.is_file())
+        self.files = {name: (self.path / name).read_bytes() for name in self.names}
+        assert sum(map(len, self.files.values())) <= 1 << 20
+        self.values = load(self.path)
+        core = open_core(self.path)
+        self.frames = {part.id: core.read(part.kind) for part in core.body.executables}
+        self.kinds = {part.id: part.kind for part in core.body.executables}
+        if carrier == "payload":
+            signed = core_pb2.SignedCore.FromString(self.files["core.pb"])
+            self.body, self.salt = core_pb2.CoreBody.FromString(signed.body), b""
+        else:
+            index = core_pb2.ProtectedIndex.FromString(self.files["index.pb"])
+            self.body, self.salt = core_pb2.ModelIndex.FromString(index.index), index.salt
+        self.cipher = Cipher(SECRET, self.salt) if self.salt else None
+
+    def fresh_body(self):
+        """A copy that a mutation may change."""
+        body = type(self.body)()
+        body.CopyFrom(self.body)
+        return body
+
+    def put(self, files, body, name, stored, decoded_nbytes=None):
+        """Replaces a resource's stored bytes; lengths and digests agree with them."""
+        number = next(i for i, part in enumerate(body.executables) if part.id == name)
+        part = body.executables[number]
+        if self.cipher:
+            data = stored if decoded_nbytes is None else self.frames[name]
+            stored = b"".join(
+                self.cipher.seal(name, number, len(data), i, data[at : at + CHUNK_NBYTES])
+                for i, at in enumerate(range(0, max(1, len(data)), CHUNK_NBYTES)))
+            part.decoded_nbytes = len(data)
+        else:
+            if decoded_nbytes is None:
+                decoded_nbytes = len(stored)
+                stored = zstandard.ZstdCompressor(level=3).compress(stored)
+            part.decoded_nbytes = decoded_nbytes
+            part.chunk_sha256[:] = chunk_digests(stored)
+        part.stored.nbytes = len(stored)
+        files[next(n for n in self.names if n.startswith(f"resources/{name}."))] = stored
+
+    def sign(self, files, body, raw=None):
+        """Signs the body, or other bytes in its place, with the trusted key."""
+        if self.carrier == "payload":
+            data = sign_body(body, KEY)
+            if raw is not None:
+                signed = core_pb2.SignedCore.FromString(data)
+                signed.body, signed.signature = raw, KEY.sign(raw)
+                data = signed.SerializeToString()
+            files["core.pb"] = data
+            return
+        version = CARRIERS[self.carrier]
+        if raw is not None:
+            index = core_pb2.ModelIndex()
+            data = core_pb2.ProtectedIndex.FromString(sign_index(index, KEY, version, self.salt))
+            covered = b"helios protected index" + version.to_bytes(4, "big") + self.salt + raw
+            data.index, data.signature = raw, KEY.sign(covered)
+            files["index.pb"] = data.SerializeToString()
+        else:
+            files["index.pb"] = sign_index(body, KEY, version, self.salt)
+
+
+def pick(message, rng):
+    """A random message in `message`, itself included."""
+    while rng.random() < 0.85:
+        parts = []
+        for field, value in message.ListFields():
+            if field.message_type is None or field.message_type.GetOptions().map_entry:
+                continue
+            parts.append(value[rng.randrange(len(value))] if field.is_repeated else value)
+        if not parts:
+            break
+        message = rng.choice(parts)
+    return message
+
+
+def scalar(field, rng, old):
+    """Another value for a scalar field."""
+    if field.type == field.TYPE_BOOL:
+        return not old
+    if field.type == field.TYPE_STRING:
+        return rng.choice(TEXTS)
+    if field.type == field.TYPE_BYTES:
+        return rng.choice((b"", b"\0", bytes(rng.randrange(80)), old[:-1], old + b"x"))
+    if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
+        return rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf"), 0.5))
+    value = rng.choice((*NUMBERS, old + 1, max(old - 1, 0), old ^ (1 << rng.randrange(20))))
+    if field.type in (field.TYPE_INT32, field.TYPE_ENUM):
+        value = (value + 2**31) % 2**32 - 2**31
+        return rng.choice((value, rng.randrange(90)))
+    return value % (2**32 if field.type in (field.TYPE_UINT32,) else 2**64)
+
+
+def mutate_field(message, rng):
+    """Changes one field of a message, whatever kind it is."""
+    field = rng.choice(message.DESCRIPTOR.fields or [None])
+    if field is None:
+        return
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        getattr(message, field.name)[rng.choice(TEXTS)] = rng.choice(TEXTS)
+    elif field.is_repeated:
+        values = getattr(message, field.name)
+        choice = rng.randrange(4)
+        if field.message_type is not None:
+            if values and choice == 0:
+                del values[rng.randrange(len(values))]
+            elif values and choice == 1:
+                values.add().CopyFrom(rng.choice(values))
+            elif values and choice == 2:
+                parts = [type(v).FromString(v.SerializeToString()) for v in values]
+                rng.shuffle(parts)
+                del values[:]
+                values.extend(parts)
+            else:
+                values.add()
+        elif values and choice == 0:
+            del values[rng.randrange(len(values))]
+        elif values and choice == 1:
+            values[rng.randrange(len(values))] = scalar(field, rng, values[0])
+        else:
+            values.append(scalar(field, rng, values[0] if values else field.default_value or (
+                "" if field.type == field.TYPE_STRING else
+                b"" if field.type == field.TYPE_BYTES else 0)))
+    elif field.message_type is not None:
+        if message.HasField(field.name) and rng.random() < 0.5:
+            message.ClearField(field.name)
+        else:
+            getattr(message, field.name).SetInParent()
+    else:
+        setattr(message, field.name, scalar(field, rng, getattr(message, field.name)))
+
+
+def mutate_bytes(data, rng):
+    """Flips, cuts, repeats or splices bytes."""
+    data, kind = bytearray(data), rng.randrange(5)
+    at = rng.randrange(len(data)) if data else 0
+    if kind == 0 and data:
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        data += bytes(rng.randrange(1, 40))
+    elif kind == 3:
+        data[at:at] = data[at : at + rng.randrange(1, 60)]
+    else:
+        data[at : at + rng.randrange(1, 9)] = rng.randbytes(rng.randrange(9))
+    return bytes(data)
+
+
+# Mutations that are signed again: (honest, files, body, rng). They may return raw bytes to sign.
+
+def body_fields(honest, files, body, rng):
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        mutate_field(pick(body, rng), rng)
+
+
+def body_bytes(honest, files, body, rng):
+    return mutate_bytes(body.SerializeToString(), rng)
+
+
+def body_deep(honest, files, body, rng):
+    """Length-delimited nesting in a known and an unknown field, or groups."""
+    data, depth = b"", rng.choice((20, 90, 101, 500, 5000))
+    tag = rng.choice((b"\x22", b"\x0a", b"\xfa\x3e", b"\x52"))
+    if rng.random() < 0.3:
+        return body.SerializeToString() + b"\x4b" * depth + b"\x4c" * depth
+    for _ in range(depth):
+        length, size = len(data), b""
+        while True:
+            size += bytes([length & 127 | (128 if length > 127 else 0)])
+            length >>= 7
+            if not length:
+                break
+        data = tag + size + data
+    return body.SerializeToString() + data
+
+
+def body_huge(honest, files, body, rng):
+    count = rng.choice((1000, 20_000, 100_000))
+    kind = rng.randrange(3)
+    serving = body.deployment.contract if honest.carrier == "payload" else body.contract
+    if kind == 0:
+        serving.aliases.extend(["x"] * count)
+    elif kind == 1:
+        serving.model.frontend.eos_tokens.extend([1] * count)
+    else:
+        body.executables[0].chunk_sha256.extend([bytes(32)] * count)
+
+
+def manifest_fields(honest, files, body, rng):
+    manifest = wire.ExecutionManifest.FromString(honest.frames["execution_manifest"])
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        mutate_field(pick(manifest, rng), rng)
+    honest.put(files, body, "execution_manifest", manifest.SerializeToString())
+
+
+def manifest_bytes(honest, files, body, rng):
+    honest.put(files, body, "execution_manifest",
+               mutate_bytes(honest.frames["execution_manifest"], rng))
+
+
+def other_resources(honest, files, body, rng):
+    name = rng.choice(("tokenizer", "chat_template", "token_bytes"))
+    honest.put(files, body, name, mutate_bytes(honest.frames[name], rng))
+
+
+def swapped_frames(honest, files, body, rng):
+    """Valid frames under another kind."""
+    one, other = rng.sample(sorted(honest.frames), 2)
+    honest.put(files, body, one, honest.frames[other])
+    if rng.random() < 0.5:
+        honest.put(files, body, other, honest.frames[one])
+
+
+def bad_frames(honest, files, body, rng):
+    """Length lies, bombs, windows, several frames, none, skippable ones, without a length."""
+    name = rng.choice(sorted(honest.frames))
+    data, plain = honest.frames[name], zstandard.ZstdCompressor(level=3)
+    frame, length = plain.compress(data), len(data)
+    kind = rng.randrange(9)
+    if kind == 0:
+        length = rng.choice(NUMBERS)
+    elif kind == 1:
+        frame, length = BOMB, rng.choice((len(data), BOMB_NBYTES))
+    elif kind == 2:
+        windows = zstandard.ZstdCompressionParameters(window_log=rng.choice((20, 23, 24, 27)))
+        stream = zstandard.ZstdCompressor(compression_params=windows).compressobj()
+        frame = stream.compress(data) + stream.flush()
+    elif kind == 3:
+        frame += rng.choice((frame, b"\0", b"\x28\xb5\x2f\xfd", plain.compress(b"")))
+    elif kind == 4:
+        frame = frame[: rng.randrange(len(frame))] or b"\0"
+    elif kind == 5:
+        frame = b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + frame
+    elif kind == 6:
+        frame = zstandard.ZstdCompressor(level=3, write_content_size=False).compress(data)
+    elif kind == 7:
+        frame = mutate_bytes(frame, rng)
+    else:
+        frame, length = data or b"\0", len(data)
+    honest.put(files, body, name, frame or b"\0", length)
+
+
+def weight_lies(honest, files, body, rng):
+    weight = body.weights[0]
+    kind = rng.randrange(4)
+    if kind == 0:
+        weight.nbytes = rng.choice(NUMBERS)
+    elif kind == 1:
+        weight.chunk_sha256[:] = [hashlib.sha256(b"").digest()] * rng.randrange(3)
+    elif kind == 2:
+        name = next(n for n in honest.names if n.startswith("weights."))
+        files[name] = mutate_bytes(honest.files[name], rng)
+        if not honest.cipher:
+            weight.nbytes = len(files[name])
+            weight.chunk_sha256[:] = chunk_digests(files[name])
+    else:
+        body.weights.add().CopyFrom(weight)
+
+
+def downgraded(honest, files, body, rng):
+    version = rng.choice((0, 1, 2, 3, 4, 5, 6, 7, 2**31))
+    serving = body.deployment.contract if honest.carrier == "payload" else body.contract
+    if rng.random() < 0.5:
+        serving.model.version = version
+    elif honest.carrier == "payload":
+        body.format_version = version
+    else:
+        salt = rng.choice((b"", honest.salt, bytes(32)))
+        files["index.pb"] = sign_index(body, KEY, version, salt)
+        return files["index.pb"]
+    return None
+
+
+SIGNED = (body_fields, body_fields, body_fields, body_bytes, body_deep, manifest_fields,
+          manifest_fields, manifest_fields, manifest_bytes, other_resources, swapped_frames,
+          bad_frames, bad_frames, weight_lies, downgraded)
+BOMB_NBYTES = 200 << 20
+
+
+def make_bomb():
+    """A frame of zeros, made in pieces: this process stays small."""
+    stream = zstandard.ZstdCompressor(level=3).compressobj(size=BOMB_NBYTES)
+    piece = bytes(1 << 20)
+    return b"".join([stream.compress(piece) for _ in range(BOMB_NBYTES >> 20)] + [stream.flush()])
+
+
+BOMB = make_bomb()
+
+
+def mutate_signed(honest, files, rng):
+    mutation = body_huge if rng.random() < 0.003 else rng.choice(SIGNED)
+    body = honest.fresh_body()
+    raw = mutation(honest, files, body, rng)
+    if mutation is not downgraded or raw is None:
+        honest.sign(files, body, raw)
+    return mutation.__name__
+
+
+def mutate_unsigned(honest, files, rng):
+    kind = rng.randrange(4)
+    if kind == 0:
+        found = core_pb2.LocationSet.FromString(honest.files["locations.pb"])
+        if rng.random() < 0.5:
+            mutate_field(pick(found, rng), rng)
+        else:
+            one, other = rng.sample(range(len(found.locations)), 2)
+            found.locations[one].path = rng.choice(
+                (found.locations[other].path, "./" + found.locations[one].path, *TEXTS))
+        files["locations.pb"] = found.SerializeToString()
+        return "locations"
+    if kind == 1:
+        one, other = rng.sample(honest.names, 2)
+        files[one], files[other] = honest.files[other], honest.files[one]
+        return "swapped_files"
+    name = rng.choice(honest.names)
+    if kind == 2:
+        place = "core.pb" if honest.carrier == "payload" else "index.pb"
+        carrier = (core_pb2.SignedCore if honest.carrier == "payload" else core_pb2.ProtectedIndex)
+        signed = carrier.FromString(honest.files[place])
+        mutate_field(signed, rng)
+        files[place] = signed.SerializeToString()
+        return "carrier_fields"
+    files[name] = mutate_bytes(honest.files[name], rng)
+    return "bytes"
+
+
+def run_one(honest, seed, number):
+    """(mutation, outcome, problem or None) of one mutant."""
+    rng = random.Random(f"{seed}:{honest.carrier}:{number}")
+    files = {}
+    signed = rng.random() < SIGNED_SHARE
+    name = (mutate_signed if signed else mutate_unsigned)(honest, files, rng)
+    changed = {n: data for n, data in files.items() if data != honest.files[n]}
+    for path, data in changed.items():
+        (honest.path / path).write_bytes(data)
+    began, problem = time.monotonic(), None
+    try:
+        values = load(honest.path)
+        outcome = "valid"
+        if not signed and (values != honest.values or not changed.keys() <= {"locations.pb"}):
+            problem = f"loads without a signature, changed: {sorted(changed)}"
+    except (CoreError, ContractError) as error:
+        outcome = "refused"
+        if not str(error):
+            problem = "refused without a name"
+    except BaseException as error:
+        outcome, problem = "crash", f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyboardInterrupt):
+            raise
+    if time.monotonic() - began > HANG_S:
+        problem = f"took {time.monotonic() - began:.1f} s"
+    for path in changed:
+        (honest.path / path).write_bytes(honest.files[path])
+    kind = ("signed" if signed else "unsigned", name)
+    return kind, outcome, problem
+
+
+def fuzz(mutants, seed=1, carriers=tuple(CARRIERS), only=None, report=None):
+    """Runs mutants in turn over the carriers; counts, failures, bytes over the honest peak."""
+    os.environ["HELIOS_CORE_KEY"] = SECRET.hex()
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="helios-fuzz-", dir=root))
+    counts, failures = Counter(), []
+    try:
+        cores = [Honest(carrier, folder) for carrier in carriers]
+        for honest in cores:
+            load(honest.path)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for i in range(mutants) if only is None else [only]:
+            honest = cores[i % len(cores)]
+            kind, outcome, problem = run_one(honest, seed, i)
+            counts[(honest.carrier, kind[0], outcome)] += 1
+            counts[("all", kind[1], outcome)] += 1
+            if problem:
+                failures.append(f"{honest.carrier} {kind}: {problem}; replay: python -m "
+                                f"tests.fuzz_cores --seed {seed} --only {i}")
+            if report and i % 5000 == 4999:
+                report(i + 1)
+        over = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if over > MEMORY_NBYTES:
+        failures.append(f"{over} bytes over the honest peak, at most {MEMORY_NBYTES}")
+    return counts, failures, over
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutants", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="replays one mutant")
+    args = parser.parse_args()
+    began = time.monotonic()
+    counts, failures, over = fuzz(args.mutants, args.seed, only=args.only, report=lambda n: print(
+        f"{n} mutants, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True))
+    for key, count in sorted(counts.items()):
+        print(*key, count)
+    print(f"{time.monotonic() - began:.0f} s, {over / 2**20:.1f} MiB over the honest peak, "
+          f"{len(failures)} failures")
+    print("\n".join(failures[:50]))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
