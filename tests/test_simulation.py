@@ -33,6 +33,12 @@ def test_fused_seeds(seed):
     assert simulator.finished > 0
 
 
+def test_duplicate_texts_keep_their_original():
+    """Two slots publish one text; the original stays while the duplicate's text goes on (a seed that
+    once evicted it)."""
+    Simulator(1037, walked=False, pages=16).run(1000)
+
+
 def test_same_seed_same_digest():
     assert Simulator(7, walked=False).run(400) == Simulator(7, walked=False).run(400)
 

@@ -110,6 +110,12 @@ def check_pages(w: np.void) -> None:
     for slot in s["live"][: int(s["live_count"])]:
         count = int(s["page_count"][slot])
         promised += max(int(s["promise"][slot]) - count, 0)
+        text = int(s["published_page"][slot])
+        for _ in range(int(s["published_count"][slot])):
+            require(p["state"][text] == PAGE_IMMUTABLE, f"slots[{slot}]: page {text} of its text")
+            named[text] += 1
+            text = int(p["parent"][text])
+        require(text == NO_ROW, f"slots[{slot}].published_page: a text with no beginning")
         for page in s["pages"][slot, :count]:
             named[page] += 1
             require(p["state"][page] == PAGE_IMMUTABLE or int(p["owner"][page]) == int(slot),
@@ -133,6 +139,9 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
             children[p["parent"][page]] += 1
     require(np.array_equal(children[shared], p["children"][:rows][shared]), "pages.children")
     idle = shared & (p["references"][:rows] == 0)
+    for page in np.nonzero(idle)[0]:
+        require(p["children"][page] == 0 or idle[p["parent"][:rows] == page].all(),
+                f"pages[{page}]: idle, but a page behind it is not")
     require(int(idle.sum()) == int(p["idle_count"]), f"pages.idle_count {p['idle_count']}")
     listed: list[int] = []
     behind = int(p["oldest"])

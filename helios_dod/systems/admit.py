@@ -44,7 +44,8 @@ def take_matched(world, row, slot):
     slots.published_hash[slot] = settings.cache_seed if count == 0 else world[0].pages.hash[page]
     for index in range(count - 1, -1, -1):
         slots.pages[slot, index] = page
-        reference_page(world, page)
+        reference_page(world, page)  # by the table
+        reference_page(world, page)  # by the text
         page = world[0].pages.parent[page]
     assert page == NO_ROW
     slots.page_count[slot] = count

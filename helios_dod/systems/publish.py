@@ -2,7 +2,7 @@
 
 from helios_dod.limits import NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, system
-from helios_dod.tables.pages import publish_page
+from helios_dod.tables.pages import publish_page, reference_page
 from helios_dod.tables.prefixes import chain, find_page
 from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FRAME_ACCEPTED
 
@@ -25,6 +25,7 @@ def publish_next(world, slot, row):
             pages.ids[page, i] = ids[block, at + i]
         publish_page(world, page, hashed, parent, requests.salt[row])
         world[0].counters.pages_published += 1
+    reference_page(world, page)  # else a duplicate's original could be evicted from under us
     slots.published_page[slot] = page
     slots.published_hash[slot] = hashed
     slots.published_count[slot] = index + 1

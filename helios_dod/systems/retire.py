@@ -2,7 +2,7 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
-from helios_dod.tables.pages import release_page
+from helios_dod.tables.pages import release_page, release_text
 from helios_dod.tables.requests import free_request
 from helios_dod.terms import FINISHED, FRAME_ACCEPTED, FREE, SLOT_DRAINING
 
@@ -22,6 +22,7 @@ def free_slot(world, slot):
     slots, requests = world[0].slots, world[0].requests
     row = slots.request[slot]
     assert row == NO_ROW or (requests.slot[row] == slot and requests.state[row] == FINISHED)
+    release_text(world, slot)
     for index in range(slots.page_count[slot] - 1, -1, -1):
         release_page(world, slot, slots.pages[slot, index])
         slots.pages[slot, index] = NO_ROW
@@ -37,9 +38,6 @@ def free_slot(world, slot):
     slots.feedback[slot] = 0
     slots.promise[slot] = 0
     slots.prefill_end[slot] = 0
-    slots.published_count[slot] = 0
-    slots.published_page[slot] = NO_ROW
-    slots.published_hash[slot] = 0
     slots.free[slots.free_count] = slot
     slots.free_count += 1
     if row == NO_ROW:

@@ -12,7 +12,8 @@ class Pages:
     """One row per logical page. A PRIVATE page has one owner slot; an IMMUTABLE one is counted.
 
     Invariants: FREE + PRIVATE + IMMUTABLE rows = page_count. `references` is the number of page
-    tables that name an immutable page, `children` the number of immutable pages behind it; a page
+    tables that name an immutable page and of slots whose published text it is part of (a slot may
+    hold a private duplicate of it); `children` is the number of immutable pages behind it. A page
     that is referenced has referenced ancestors. The eviction list holds the immutable pages with
     neither, least recently released first; `idle_count` is the number of those without references.
     `promised_count` <= free_count + idle_count: pages that admitted requests may still take.
@@ -121,6 +122,18 @@ def reference_page(world, page):
 
 
 @kernel
+def dereference_page(world, page):
+    """One reference less; without any, an immutable page is idle but stays cached."""
+    pages = world[0].pages
+    pages.references[page] -= 1
+    assert pages.state[page] == PAGE_IMMUTABLE and pages.references[page] >= 0
+    if pages.references[page] == 0:
+        pages.idle_count += 1
+        if pages.children[page] == 0:
+            list_evictable(world, page)
+
+
+@kernel
 def release_page(world, slot, page):
     """A slot's table no longer names a page: a private one is free, an immutable one stays cached.
 
@@ -129,13 +142,23 @@ def release_page(world, slot, page):
     if pages.state[page] == PAGE_PRIVATE:
         assert pages.owner[page] == slot
         free_page(world, page)
-        return
-    pages.references[page] -= 1
-    assert pages.state[page] == PAGE_IMMUTABLE and pages.references[page] >= 0
-    if pages.references[page] == 0:
-        pages.idle_count += 1
-        if pages.children[page] == 0:
-            list_evictable(world, page)
+    else:
+        dereference_page(world, page)
+
+
+@kernel
+def release_text(world, slot):
+    """A slot's published text is no longer its own: the references of `publish` and `admit`."""
+    slots, pages = world[0].slots, world[0].pages
+    page = slots.published_page[slot]
+    for _ in range(slots.published_count[slot]):
+        parent = pages.parent[page]
+        dereference_page(world, page)
+        page = parent
+    assert page == NO_ROW
+    slots.published_count[slot] = 0
+    slots.published_page[slot] = NO_ROW
+    slots.published_hash[slot] = 0
 
 
 @kernel
