@@ -10,6 +10,8 @@ import server_harness
 import text_tables
 from server_harness import Server
 
+from helios_dod.server.chat_command import pieces
+
 ONE = ('<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich \\"x\\"", "days": 3}}'
        '\n</tool_call>')
 TWO = ONE + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -199,3 +201,8 @@ def test_a_stop_token_ends_with_stop(client: openai.OpenAI) -> None:
     close = text_tables.tagged().tokenizer.token_to_id("</think>")
     told = both(client, "thought_call", extra_body={"stop_token_ids": [close]})
     assert told == {"content": "", "reasoning": "why", "calls": [], "reason": "stop"}
+
+
+def test_the_terminal_client_parts_reasoning_from_the_answer() -> None:
+    data = json.dumps({"choices": [{"delta": {"reasoning_content": "w", "content": "a"}}]})
+    assert list(pieces(data.encode())) == [("reasoning_content", "w"), ("content", "a")]

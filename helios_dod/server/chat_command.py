@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from helios_dod.errors import UserError
 
 LINE_BYTES_MAX = 16 << 20
+CONTENT, REASONING = "content", "reasoning_content"
+DIM = "\x1b[2m{}\x1b[22m"  # ECMA-48, select graphic rendition
 HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops the answer."
 
 
@@ -76,8 +78,8 @@ class Client:
             except (ValueError, KeyError, IndexError, TypeError):
                 raise UserError(f"{self.url} does not list its models; give --model") from None
 
-    def stream(self, body: dict[str, Any]) -> Iterator[str]:
-        """The answer's text in pieces. Closing the iterator ends the answer on the server."""
+    def stream(self, body: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """The answer in pieces: field and text. Closing the iterator ends it on the server."""
         connection, response = self.request("POST", "/chat/completions", {**body, "stream": True})
         with closing(connection), closing(response):
             try:
@@ -93,15 +95,16 @@ class Client:
         raise UserError("the server ended the answer before it was complete")
 
 
-def pieces(data: bytes) -> Iterator[str]:
-    """The text of one event. Raises UserError if it is an error event."""
+def pieces(data: bytes) -> Iterator[tuple[str, str]]:
+    """Reasoning and text of one event. Raises UserError if it is an error event."""
     event = json.loads(data)
     if "error" in event:
         raise UserError(refusal(500, data))
     for choice in event.get("choices") or ():
-        text = (choice.get("delta") or {}).get("content")
-        if text:
-            yield text
+        delta = choice.get("delta") or {}
+        for name in (REASONING, CONTENT):
+            if delta.get(name):
+                yield name, delta[name]
 
 
 def refusal(status: int, body: bytes) -> str:
@@ -132,13 +135,21 @@ class Conversation:
         """Prints the answer as it comes and keeps it; False if Ctrl-C stopped it."""
         self.messages.append({"role": "user", "content": text})
         answer: list[str] = []
+        shows, reasoned = sys.stderr.isatty(), False  # reasoning is never part of the output
         whole = True
         pieces_left = self.client.stream({**self.fields, "messages": self.messages})
         try:
             with closing(pieces_left):  # type: ignore[type-var]
-                for piece in pieces_left:
-                    answer.append(piece)
-                    print(piece, end="", flush=True)
+                for name, piece in pieces_left:
+                    if name == CONTENT:
+                        if reasoned:
+                            print(file=sys.stderr, flush=True)
+                        reasoned = False
+                        answer.append(piece)
+                        print(piece, end="", flush=True)
+                    elif shows:
+                        reasoned = True
+                        print(DIM.format(piece), end="", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             whole = False
         except UserError:
