@@ -69,6 +69,20 @@ def test_bounds_are_inclusive_and_named(name: str) -> None:
         assert caught.value.param == name
 
 
+@pytest.mark.parametrize(("fields", "param", "message"), [
+    ({"service_tier": "flex"}, "service_tier", "one of auto, default, got 'flex'"),
+    ({"messages": [MESSAGE, {"role": "boss", "content": "x"}]}, "messages[1].role",
+     "one of system, developer, user, assistant, tool, got 'boss'"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "got null"),
+    ({"logit_bias": {"5": "x"}}, "logit_bias", "Expected `float`, got `str`"),
+])
+def test_refusals_name_what_is_allowed(fields: dict[str, Any], param: str, message: str) -> None:
+    body = {"model": "m", "messages": [MESSAGE], **fields}
+    with pytest.raises(RequestError, match=message) as caught:
+        decode_chat(json.dumps(body).encode())
+    assert caught.value.param == param
+
+
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_unsupported_fields_are_refused_by_name(name: str) -> None:
     in_message = name not in ChatRequest.__struct_fields__

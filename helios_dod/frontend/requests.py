@@ -6,7 +6,7 @@ chat_template_kwargs, include_reasoning, add_generation_prompt and continue_fina
 """
 
 import re
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import msgspec
 
@@ -172,8 +172,14 @@ UNSUPPORTED = {
     info.name for struct in (ChatRequest, Message) for info in msgspec.structs.fields(struct)
     if info.type is type(None)
 }
+ENUMS = {  # field -> the values that its type allows
+    info.name: tuple(value for part in (info.type, *get_args(info.type))
+                     if get_origin(part) is Literal for value in get_args(part))
+    for struct in (ChatRequest, Message) for info in msgspec.structs.fields(struct)
+}
 PATH = re.compile(r" - at `\$\.?(.*)`$")
 UNKNOWN = re.compile(r"^Object contains unknown field `(.*?)`")
+ENUM = re.compile(r"^Invalid enum value (.*)$")
 MISSING = re.compile(r"^Object missing required field `(.*?)`")
 
 
@@ -200,6 +206,7 @@ def refuse_shape(problem: str) -> NoReturn:
     """Turns msgspec's words into an error that names the field."""
     found = PATH.search(problem)
     path, reason = (found[1], problem[: found.start()]) if found else ("", problem)
+    path = path.replace("[...]", "")  # msgspec does not say which key of a map
     unknown, missing = UNKNOWN.match(reason), MISSING.match(reason)
     if unknown or missing:
         name = (unknown or missing)[1]  # type: ignore[index]
@@ -214,6 +221,10 @@ def refuse_shape(problem: str) -> NoReturn:
     if reason.startswith("Invalid value") and path.endswith(".type"):
         raise RequestError(f"'{path}': only text parts are supported. {reason}.", path,
                            "unsupported_value")
+    value, allowed = ENUM.match(reason), ENUMS.get(path.rsplit(".", 1)[-1])
+    if value and allowed:
+        raise RequestError(f"'{path}' must be one of {', '.join(allowed)}, got {value[1]}.", path,
+                           "invalid_value")
     where = f"Invalid value for '{path}': " if path else "Invalid request: "
     raise RequestError(f"{where}{reason}.", path or None, "invalid_type")
 
@@ -324,8 +335,9 @@ def check_messages(request: ChatRequest) -> None:
         field = f"messages[{i}]"
         if message.role != "assistant":
             if message.content is None:
-                raise RequestError(f"'{field}.content' must be a string or text parts.",
-                                   f"{field}.content", "invalid_value")
+                raise RequestError(
+                    f"'{field}.content' must be a string or text parts, got null.",
+                    f"{field}.content", "invalid_value")
             for name in ("tool_calls", "reasoning_content", "reasoning"):
                 if getattr(message, name) is not None:
                     raise RequestError(f"'{field}.{name}' belongs to assistant messages.",
