@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from helios_dod.limits import BIAS_MAX, EOS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX, Limits
+from helios_dod.errors import UserError
+from helios_dod.limits import BIAS_MAX, EOS_MAX, STOP_IDS_MAX, TOKEN_BLOCK, TOP_LOGPROBS_MAX
 from helios_dod.system import kernel, load_acquire, store_release
 from helios_dod.terms import FLAG_PENALTIES, INGRESS_CANCEL, INGRESS_SUBMIT
 
@@ -151,6 +152,7 @@ class Edge:
 
     def __init__(self, world: np.ndarray, frontend: int, batch: int = 1024) -> None:
         self.world, self.frontend = world, frontend
+        self._context_max = world[0]["requests"]["blocks"].shape[1] * TOKEN_BLOCK
         self._events = np.zeros(batch, EVENT)
         e = self._events
         self._columns = tuple(
@@ -158,7 +160,9 @@ class Edge:
             for name in EVENT.names)
 
     def submit(self, request: Submission) -> bool:
-        """Queues a request. False when the ring is full (try again, or refuse)."""
+        """Queues a request. False when the ring is full (try again, or refuse). Raises UserError
+        for one that never fits."""
+        check_fits(request, self._context_max)
         sampling = (request.temperature, request.top_p, request.min_p)
         penalties = (request.repetition_penalty, request.presence_penalty,
                      request.frequency_penalty)
@@ -189,11 +193,15 @@ class Edge:
         return self._events[: take_events(self.world, self.frontend, *self._columns)]
 
 
-def check_fits(request: Submission, limits: Limits) -> None:
-    """Asserts the fixed capacities of a row; frontends refuse larger ones with a named error."""
-    assert len(request.eos) <= EOS_MAX and len(request.stop_ids) <= STOP_IDS_MAX
-    assert len(request.bias) <= BIAS_MAX and request.top_logprobs <= TOP_LOGPROBS_MAX
-    assert 0 < len(request.prompt) <= limits.context_max
+def check_fits(request: Submission, context_max: int) -> None:
+    """Raises UserError where a request is larger than a row: it would never find room."""
+    for name, count, most in (
+            ("prompt", len(request.prompt), context_max), ("eos", len(request.eos), EOS_MAX),
+            ("stop_ids", len(request.stop_ids), STOP_IDS_MAX),
+            ("bias", len(request.bias), BIAS_MAX),
+            ("top_logprobs", request.top_logprobs, TOP_LOGPROBS_MAX)):
+        if count > most:
+            raise UserError(f"{name}: {count} asked, at most {most} possible")
 
 
 def fields(event: Any) -> dict[str, Any]:

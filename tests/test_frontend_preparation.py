@@ -1,6 +1,7 @@
 """From request to submissions: prompts, BOS, defaults, limits, seeds."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from serve_fake import TEMPLATE
 from text_tables import Sample
 
 from helios_dod.edges import check_fits
+from helios_dod.errors import UserError
 from helios_dod.frontend.assets import Assets, Sampling
 from helios_dod.frontend.preparation import PreparedChat, Preparer, choice_seed
 from helios_dod.frontend.requests import RequestError, decode_chat
@@ -76,7 +78,12 @@ def test_core_defaults_and_explicit_values(assets: Assets) -> None:
     assert chosen.bias == {5: -2, 7: 3} and chosen.stop_ids == (4, 5) and chosen.top_logprobs == 2
     assert prepared(assets, logprobs=True).submissions[0].top_logprobs == 0
     assert prepared(assets, temperature=1e-9).submissions[0].temperature == 0
-    check_fits(chosen, SMALL)
+    check_fits(chosen, SMALL.context_max)
+    for field, value in (("eos", (1,) * 9), ("stop_ids", tuple(range(17))), ("top_logprobs", 21),
+                         ("bias", dict.fromkeys(range(513), 1.0)),
+                         ("prompt", np.zeros(SMALL.context_max + 1, np.int32))):
+        with pytest.raises(UserError, match=f"{field}: .* asked, at most"):
+            check_fits(replace(chosen, **{field: value}), SMALL.context_max)
 
 
 def test_output_limit(assets: Assets) -> None:

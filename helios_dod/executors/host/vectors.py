@@ -338,25 +338,3 @@ def exp_below(typing_context, x):
     return vector(vector), lambda context, builder, signature, args: power_of_e(
         builder, args[0], False
     )
-
-
-def _to_bf16(builder: Any, value: Any) -> Any:
-    """<n x i32>: bf16 bits of finite f32 lanes, ties to even; NaN stays NaN."""
-    lanes = value.type.count
-    bits = builder.bitcast(value, vec(I32, lanes))
-    odd = builder.and_(builder.lshr(bits, full(I32, 16, lanes)), full(I32, 1, lanes))
-    rounded = builder.add(builder.add(bits, full(I32, 0x7FFF, lanes)), odd)
-    quiet = builder.or_(bits, full(I32, 0x400000, lanes))
-    number = builder.fcmp_ordered("==", value, value)
-    return builder.lshr(builder.select(number, rounded, quiet), full(I32, 16, lanes))
-
-
-@intrinsic
-def store_bf16(typing_context, address, value):
-    """LANES bfloat16 to an address, ties to even."""
-
-    def generate(context, builder, signature, args):
-        write(builder, args[0], builder.trunc(_to_bf16(builder, args[1]), vec(I16)))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, vector), generate
