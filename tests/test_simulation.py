@@ -34,8 +34,8 @@ def test_fused_seeds(seed):
 
 
 def test_duplicate_texts_keep_their_original():
-    """Two slots publish one text; the original stays while the duplicate's text goes on (a seed that
-    once evicted it)."""
+    """Two slots publish one text; the original stays while the duplicate's text goes on (a seed
+    that once evicted it)."""
     Simulator(1037, walked=False, pages=16).run(1000)
 
 
