@@ -27,12 +27,14 @@ ADMISSION = (
     ("bias_tokens", contract.BIAS_TOKENS, BIAS_MAX),
     ("bias_values", contract.BIAS_VALUES, BIAS_MAX),
 )
+ADMISSION_ROWS = 16
 
 
 class Builder:
     """Collects staged buffers by name while programs bind them."""
 
-    def __init__(self) -> None:
+    def __init__(self, admitted: int) -> None:
+        self.admitted = admitted  # requests that one initialisation admits at most
         self.manifest = manifest.ExecutionManifest(abi_version=6)
         self.model = contract.ModelContract(version=3)
         self.index: dict[str, int] = {}
@@ -60,15 +62,15 @@ class Builder:
         return self.index[name]
 
     def bind(self, graph: contract.GraphContract, name: str, source: int, symbol: int, words: int,
-             indexing: int) -> None:
-        """One value binding of a program, and its staging buffer."""
+             indexing: int, rows: int = 1) -> None:
+        """One value binding of a program, and its staging buffer of rows * symbol rows."""
         dtype = manifest.U64 if source == contract.SEED else manifest.I32
         if source in (contract.TEMPERATURE, contract.TOP_P, contract.MIN_P, contract.BIAS_VALUES,
                       contract.REPETITION_PENALTY, contract.PRESENCE_PENALTY,
                       contract.FREQUENCY_PENALTY):
             dtype = manifest.F32
         columns = words // 2 if dtype == manifest.U64 else words
-        shape = [(symbol, 1)] if columns == 1 else [(symbol, 1), (0, columns)]
+        shape = [(symbol, rows)] if columns == 1 else [(symbol, rows), (0, columns)]
         graph.bindings.add(
             buffer=self.buffer(name, manifest.STAGING, dtype, shape), source=source,
             indexing=indexing)
@@ -87,7 +89,7 @@ class Builder:
             self.bind(graph, title, source, manifest.LANES, 1, contract.SUBMISSION_ROW)
         if operation == manifest.INITIALIZE:
             for title, source, words in ADMISSION:
-                self.bind(graph, title, source, manifest.LANES, words, contract.ACTIVE_ROW)
+                self.bind(graph, title, source, 0, words, contract.ACTIVE_ROW, self.admitted)
             if histogram:
                 self.bind(graph, "histogram", contract.PROMPT_HISTOGRAM, 0, histogram,
                           contract.ACTIVE_ROW)
@@ -122,7 +124,7 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
                    lanes: int = 3, packed: int = 16,
                    ) -> tuple[manifest.ExecutionManifest, contract.ServingContract]:
     """A core without weights: one cache plane of 8-byte shadow records, a decoder's operations."""
-    builder = Builder()
+    builder = Builder(min(lanes, ADMISSION_ROWS))
     plane = builder.buffer("shadow", manifest.CACHE, manifest.U64,
                            [(manifest.PAGES, 1), (manifest.PAGE_TOKENS, 1)])
     table = builder.buffer("page_table", manifest.STATE, manifest.I32,
@@ -132,7 +134,7 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
                        [(manifest.LANES, 1)], field)
     builder.buffer("completion_tokens", manifest.COMPLETION, manifest.I32,
                    [(manifest.LANES, 1), (0, 1)], manifest.COMPLETION_TOKENS)
-    builder.program("initialize", manifest.INITIALIZE, lanes, lanes)
+    builder.program("initialize", manifest.INITIALIZE, builder.admitted, builder.admitted)
     builder.program("initialize_histogram", manifest.INITIALIZE, 1, 1, histogram=vocabulary)
     builder.program("prefill", manifest.PREFILL, lanes, packed)
     builder.program("mixed", manifest.MIXED, lanes, packed)
