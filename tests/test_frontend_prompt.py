@@ -175,9 +175,23 @@ def test_trimming_templates_keep_a_continued_answer_whole() -> None:
 def test_variables_reach_the_template() -> None:
     preparer = Preparer(assets_of(
         text_tables.byte_level(), "{{ reasoning_effort }}|{{ style }}|{{ documents | tojson }}|"
-        "{{ enable_thinking }}"))
+        "{{ enable_thinking }}|{{ tool_choice }}"))
     assert text_of(preparer, reasoning_effort="none", chat_template_kwargs={"style": "<|im_end|>"},
-                   documents=[{"text": "t"}]) == 'none|<|im_end|>|[{"text": "t"}]|False'
+                   documents=[{"text": "t"}]) == '|<|im_end|>|[{"text": "t"}]|False|'
+    assert text_of(preparer, reasoning_effort="low", documents=[{}], tool_choice="none",
+                   chat_template_kwargs={"enable_thinking": 1}) == "low||[{}]|1|none"
+
+
+def test_variables_that_a_template_sets_by_default_are_its_variables() -> None:
+    preparer = Preparer(assets_of(
+        text_tables.byte_level(), "{% if thinking is undefined %}{% set thinking = true %}"
+        "{% endif %}{% set thinking_effort = thinking_effort | default('max') %}"
+        "{% macro show() %}{{ style }}{% endmacro %}"
+        "{{ thinking }} {{ thinking_effort }} {{ show() }}"))
+    assert text_of(preparer) == "True max "
+    assert text_of(preparer, reasoning_effort="none",
+                   chat_template_kwargs={"style": "s"}) == "False max s"
+    assert text_of(preparer, reasoning_effort="high") == "True high "
 
 
 @pytest.mark.parametrize(("fields", "param"), [
