@@ -21,6 +21,13 @@ COMMANDS = {  # name -> (module, summary)
     "parse": ("helios_dod.frontend.output.parse_command",
               "run output-syntax cases through the parsers"),
     "inspect": ("helios_dod.cores.inspect_command", "show what a core holds, and who signed it"),
+    "verify": ("helios_dod.cores.verify_command",
+               "check every signature, digest and contract rule of a core"),
+    "keygen": ("helios_dod.cores.keygen_command", "make a signing key, or a sealing key"),
+    "sign": ("helios_dod.cores.sign_command", "sign a core again, under your key or namespace"),
+    "export": ("helios_dod.cores.export_command", "make a logical-resource core of a core"),
+    "import": ("helios_dod.cores.import_command", "make a payload core of a core"),
+    "diff": ("helios_dod.cores.diff_command", "show what differs between two cores"),
 }
 INTERRUPTED = 130
 

@@ -11,14 +11,21 @@ from hypothesis import strategies as some
 from serve_fake import TEMPLATE, TOOL_TEMPLATE
 from test_frontend_preparation import assets_of, prepared
 from text_tables import SPECIALS, TAGS, Sample
+from tokenizers import Tokenizer
 
+from helios_dod.cores.demo import demo_core
+from helios_dod.cores.reader import open_core
+from helios_dod.frontend.output.cases import gather
 from helios_dod.frontend.output.terms import REASONING
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.prompt import MARK, PromptEncoder, any_of
 from helios_dod.frontend.requests import RequestError, decode_chat
 from helios_dod.frontend.syntaxes import compose
+from helios_dod.terms import FINISH_EOS
 
-SYNTAX = compose("tagged_json", "think_tags")
+SYNTAX = compose("tagged_json", "think_tag_lines")
+CALLS = ('<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"], "b": {}}}\n</tool_call>'
+         '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
 TOOLS = [{"type": "function", "function": {
     "name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}]
 SAMPLES = {"byte_level": text_tables.byte_level, "byte_fallback": text_tables.byte_fallback,
@@ -70,6 +77,23 @@ def test_template_text_is_encoded_as_the_library_does(
     text = text.replace(MARK, "")
     assert encoder.encode(text) == sample.tokenizer.encode(text, add_special_tokens=False).ids
     assert encoder.moved == {}
+
+
+def test_demo_text_is_what_the_library_makes_without_special_tokens() -> None:
+    """The library's own way to read special tokens as text, over every one of the demo core's."""
+    source = open_core(demo_core()).tokenizer()
+    encoder, library = PromptEncoder(source), Tokenizer.from_str(source.decode())
+    specials = [token.content for token in library.get_added_tokens_decoder().values()]
+    assert len(specials) > 10 and encoder.moved == {}
+    texts = [*specials, *(f"a {text}\n{text}b<|im" for text in specials), "".join(specials)]
+    harmless = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    assert [encoder.encode(text) for text in texts] == harmless
+    library.encode_special_tokens = True
+    controls = {library.token_to_id(text) for text in specials}
+    for text in texts:
+        ids = encoder.encode(encoder.guard(text))
+        assert ids == library.encode(text, add_special_tokens=False).ids
+        assert not controls & set(ids)
 
 
 def ids_of(preparer: Preparer, **fields: Any) -> list[int]:
@@ -139,6 +163,32 @@ def test_history_is_given_as_templates_expect(preparer: Preparer) -> None:
     assert text.endswith("<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.parametrize("said", [
+    "Plain text.", "<think>\nwhy\n</think>\n\nbecause", "<think>\nwhy\n</think>\n\n" + CALLS, CALLS,
+    "First." + CALLS])
+def test_round_trip(preparer: Preparer, said: str) -> None:
+    """A parsed answer, sent back as history, is the prompt and the tokens that the model wrote."""
+    question = [{"role": "user", "content": "q"}]
+    tokenizer = text_tables.tagged().tokenizer
+    body = {"model": "m", "messages": question, "tools": TOOLS}
+    made = preparer.prepare(decode_chat(json.dumps(body).encode()), 1000)
+    wrote = tokenizer.encode(said, add_special_tokens=False).ids
+    reading = made.readings[0]
+    events = [event for token in wrote for event in reading.token(token)]
+    result = gather([*events, *reading.finish(FINISH_EOS)])
+    answer: dict[str, Any] = {
+        "role": "assistant", "content": result.content, "reasoning_content": result.reasoning}
+    if result.calls:
+        answer["tool_calls"] = [
+            {"id": call.id, "type": "function",
+             "function": {"name": call.name, "arguments": call.arguments}}
+            for call in result.calls]
+    history = ids_of(preparer, messages=[*question, answer], tools=TOOLS,
+                     add_generation_prompt=False)
+    end = tokenizer.encode("<|im_end|>\n", add_special_tokens=False).ids
+    assert history == [*made.prompt.tolist(), *wrote, *end]
+
+
 def test_reasoning_in_content_is_parted(preparer: Preparer) -> None:
     said = "<think>\nwhy\n</think>\n\nbecause"
     parted = ids_of(preparer, messages=[
@@ -175,9 +225,23 @@ def test_trimming_templates_keep_a_continued_answer_whole() -> None:
 def test_variables_reach_the_template() -> None:
     preparer = Preparer(assets_of(
         text_tables.byte_level(), "{{ reasoning_effort }}|{{ style }}|{{ documents | tojson }}|"
-        "{{ enable_thinking }}"))
+        "{{ enable_thinking }}|{{ tool_choice }}"))
     assert text_of(preparer, reasoning_effort="none", chat_template_kwargs={"style": "<|im_end|>"},
-                   documents=[{"text": "t"}]) == 'none|<|im_end|>|[{"text": "t"}]|False'
+                   documents=[{"text": "t"}]) == '|<|im_end|>|[{"text": "t"}]|False|'
+    assert text_of(preparer, reasoning_effort="low", documents=[{}], tool_choice="none",
+                   chat_template_kwargs={"enable_thinking": 1}) == "low||[{}]|1|none"
+
+
+def test_variables_that_a_template_sets_by_default_are_its_variables() -> None:
+    preparer = Preparer(assets_of(
+        text_tables.byte_level(), "{% if thinking is undefined %}{% set thinking = true %}"
+        "{% endif %}{% set thinking_effort = thinking_effort | default('max') %}"
+        "{% macro show() %}{{ style }}{% endmacro %}"
+        "{{ thinking }} {{ thinking_effort }} {{ show() }}"))
+    assert text_of(preparer) == "True max "
+    assert text_of(preparer, reasoning_effort="none",
+                   chat_template_kwargs={"style": "s"}) == "False max s"
+    assert text_of(preparer, reasoning_effort="high") == "True high "
 
 
 @pytest.mark.parametrize(("fields", "param"), [

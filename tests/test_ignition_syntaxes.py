@@ -33,6 +33,10 @@ TEMPLATES = {  # what matters of a family's template -> its tool syntax and reas
     "<|start|>assistant<|channel|>analysis<|message|>": ("channel_frames", None),
     "<|start|><|message|><atem:function_calls>": ("recipient_frames", None),
     "{{ '<｜Assistant｜>' }}</think><｜DSML｜tool_calls>": ("dsml_tool_calls", "think_tags"),
+    "{% set mark = '｜DSML｜' %}</think><{{ mark }}function_calls>{{ message.tool_calls }}":
+        ("dsml_function_calls", "think_tags"),
+    "</think><｜DSML｜ calls>{{ message.tool_calls }}": ("dsml_spaced", "think_tags"),
+    "<|im_system|>tool_declare<|im_middle|>": ("identified_json", None),
     "<|im_assistant|><think></think><|tool_calls_section_begin|><|tool_call_argument_begin|>":
         ("identified_json", "think_tags"),
 }

@@ -36,6 +36,7 @@ def describe(
     """Everything that is shown, as JSON values. Sizes are in bytes."""
     return {
         "path": str(core.path),
+        "carrier": core.carrier,
         "format_version": core.body.format_version,
         "contract_version": prepared.version,
         "model": _describe_model(prepared),
@@ -58,8 +59,7 @@ def describe(
         "programs": [{
             "name": program.name, "operation": wire.Operation.Name(program.operation).lower(),
             "B": program.batch, "D": program.drafts, "W": program.width, "P": program.packed,
-            "bindings": len(program.bindings), "operations": len(
-                manifest.host_bodies[manifest.programs[i].body].operations),
+            "bindings": len(program.bindings), "operations": _steps(manifest, i),
             "pending": "host" if program.host_pending else
                        "device" if program.device_pending else "none",
         } for i, program in enumerate(prepared.programs)],
@@ -85,6 +85,14 @@ def _describe_model(prepared: PreparedContract) -> dict[str, Any]:
     }
 
 
+def _steps(manifest: wire.ExecutionManifest, index: int) -> int:
+    """Operations, or device nodes, of a program."""
+    program = manifest.programs[index]
+    if program.WhichOneof("code") == "cuda_body":
+        return len(manifest.cuda_bodies[program.cuda_body].nodes)
+    return len(manifest.host_bodies[program.body].operations)
+
+
 def _count_kinds(manifest: wire.ExecutionManifest) -> dict[str, int]:
     counts: dict[str, int] = {}
     for buffer in manifest.buffers:
@@ -108,7 +116,9 @@ def lines(report: dict[str, Any]) -> list[str]:
                    f"{'accepted' if signer['accepted'] else 'not accepted'}, "
                    f"key {signer['public_key'][:16]}..."),
         ("licence", signer["license_first_line"] or "none given"),
-        ("versions", f"format {report['format_version']}, contract {report['contract_version']}"),
+        ("versions", f"{report['carrier']} core"
+                     + (f", format {report['format_version']}" if report["format_version"] else "")
+                     + f", contract {report['contract_version']}"),
         ("pages", f"{cache['page_tokens']} tokens, {format_bytes(cache['page_bytes'])}, "
                   f"{cache['prepared_pages']} prepared"),
         ("buffers", ", ".join(f"{count} {kind}" for kind, count in report["buffer_kinds"].items())),

@@ -11,6 +11,8 @@ import msgspec
 from helios_dod.frontend.output.syntax import ThinkSyntax
 from helios_dod.frontend.requests import ChatRequest, Message, RequestError, Tool, ToolCall
 
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+EFFORT_NAMES = ("reasoning_effort", "thinking_effort")
 REASONING_KEYS = ("reasoning_content", "thinking")  # where templates look for reasoning
 
 
@@ -82,12 +84,31 @@ def plain_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def template_variables(request: ChatRequest) -> dict[str, Any]:
-    """What the request says to the template beside messages, tools and documents."""
-    variables = dict(request.chat_template_kwargs or {})
-    effort = request.reasoning_effort
-    if effort == "none":
-        variables = {"enable_thinking": False, "thinking": False, **variables}
-    if effort is not None:
-        variables["reasoning_effort"] = effort
+def template_variables(request: ChatRequest, known: set[str]) -> dict[str, Any]:
+    """What the request says to the template beside messages, tools and documents.
+
+    known: variables that the template uses. Raises RequestError for what it would not see."""
+    given = request.chat_template_kwargs or {}
+    for name in given:
+        if name not in known:
+            raise RequestError(
+                f"'chat_template_kwargs.{name}': this model's chat template does not use it.",
+                f"chat_template_kwargs.{name}", "unsupported_value")
+    variables = effort_variables(request.reasoning_effort, known) | given
+    if request.tool_choice is not None:
+        variables["tool_choice"] = request.tool_choice
     return variables
+
+
+def effort_variables(effort: str | None, known: set[str]) -> dict[str, Any]:
+    """How a template is told to reason; no effort is a switch where it has one."""
+    if effort is None:
+        return {}
+    switches, efforts = known & set(THINKING_SWITCHES), known & set(EFFORT_NAMES)
+    if effort == "none" and switches:
+        return dict.fromkeys(switches, False)
+    if not efforts:
+        raise RequestError(
+            f"'reasoning_effort': this model's chat template does not use {effort!r}.",
+            "reasoning_effort", "unsupported_value")
+    return dict.fromkeys(efforts, effort)

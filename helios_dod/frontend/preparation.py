@@ -63,7 +63,9 @@ class Preparer:
         """Token ids of a conversation, int32. Raises RequestError where the template refuses."""
         if self.template is None:
             raise RequestError("This model has no chat template.", "messages", "unsupported_value")
-        self.check_variables(request, self.template.variables)
+        known = self.template.variables
+        self.check_shown(request, known)
+        variables = template_variables(request, known)
         syntax = self.assets.output
         messages = plain_messages(request, syntax.think if syntax else None)
         continued = bool(request.continue_final_message)
@@ -83,7 +85,7 @@ class Preparer:
         try:
             text = self.template.render(
                 messages, generated, tools, guarded(request.documents or None),
-                guarded(template_variables(request)))
+                guarded(variables))
         except TemplateError as error:
             raise RequestError(f"The chat template refused the messages: {error}.", "messages",
                                "invalid_value") from None
@@ -98,28 +100,19 @@ class Preparer:
             ids.insert(0, self.assets.bos)
         return np.array(ids, dtype=np.int32)
 
-    def check_variables(self, request: ChatRequest, variables: set[str]) -> None:
-        """Refuses what the core's template or syntax would leave without effect."""
+    def check_shown(self, request: ChatRequest, known: set[str]) -> None:
+        """Refuses tools and documents that the core's template or syntax would not show."""
         def refuse(name: str, why: str) -> NoReturn:
             raise RequestError(f"'{name}': {why}.", name, "unsupported_value")
 
         syntax = self.assets.output
         if request.tools and request.tool_choice != "none":
-            if "tools" not in variables:
+            if "tools" not in known:
                 refuse("tools", "this model's chat template takes no tools")
             if syntax is None or syntax.tool is None:
                 refuse("tools", "this server declares no tool syntax for the model")
-        if request.documents and "documents" not in variables:
+        if request.documents and "documents" not in known:
             refuse("documents", "this model's chat template takes no documents")
-        for name in request.chat_template_kwargs or {}:
-            if name not in variables:
-                refuse(f"chat_template_kwargs.{name}", "this model's chat template does not use it")
-        effort = request.reasoning_effort
-        used = {"reasoning_effort"}
-        if effort == "none":
-            used |= {"enable_thinking", "thinking"}
-        if effort is not None and not used & variables:
-            refuse("reasoning_effort", f"this model's chat template does not use {effort!r}")
 
     def readings(self, request: ChatRequest, prompt: np.ndarray,
                  submissions: list[Submission]) -> list[Reading]:

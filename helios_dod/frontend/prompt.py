@@ -7,11 +7,12 @@ rendered prompt spells without a mark is the template's, and is sealed. Marks ar
 the text is encoded, so a spelled control token stays in the prompt, as ordinary text.
 """
 
-import json
 import re
 import secrets
 from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from helios_dod.frontend.template import MARK
 
@@ -80,11 +81,11 @@ class PromptEncoder:
     def __init__(self, tokenizer_json: bytes, delimiters: Iterable[str] = ()) -> None:
         from tokenizers import Tokenizer  # imported late: a worker listens before it tokenises
 
-        described = json.loads(tokenizer_json)
+        described = msgspec.json.decode(tokenizer_json)
         controls = control_tokens(described, delimiters)
         self.seal = make_seal()
         seal_tokens(described, controls, self.seal)
-        self.tokenizer = Tokenizer.from_str(json.dumps(described))
+        self.tokenizer = Tokenizer.from_str(msgspec.json.encode(described).decode())
         self.moved = {}  # ids that the sealed tokenizer numbers anew -> the real ones
         for text, token in controls.items():
             found = self.tokenizer.token_to_id(self.seal + text + self.seal)

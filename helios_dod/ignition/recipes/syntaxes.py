@@ -13,14 +13,15 @@ TOOLS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<atem:function_calls>",), "recipient_frames"),
     (("<|channel|>", "<|start|>", "<|message|>"), "channel_frames"),  # gpt-oss
     (("<|open|>", "<|close|>", "<|sep|>"), "xtml"),  # Kimi K3
-    (("｜DSML｜ calls",), "dsml_spaced"),  # DeepSeek V4.1
-    (("｜DSML｜tool_calls",), "dsml_tool_calls"),  # DeepSeek V4
-    (("｜DSML｜function_calls",), "dsml_function_calls"),  # DeepSeek V3.2
+    (("｜DSML｜", "function_calls>"), "dsml_function_calls"),  # DeepSeek V3.2
+    (("｜DSML｜", " calls>"), "dsml_spaced"),  # DeepSeek V4.1
+    (("｜DSML｜", "tool_calls>"), "dsml_tool_calls"),  # DeepSeek V4
     (("\\n<tool_call>", "<arg_key>", "<arg_value>"), "argument_tag_lines"),  # GLM 4.5, 4.6
     (("<tool_call>", "<arg_key>", "<arg_value>"), "argument_tags"),  # GLM 4.7 and later
     (("<tool_call>", "<function=", "<parameter=", "<think>"), "function_tag_lines"),  # Qwen3.5
     (("<tool_call>", "<function=", "<parameter="), "function_tags"),  # Qwen3-Coder
     (("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"), "identified_json"),  # Kimi
+    (("<|im_middle|>", "tool_declare"), "identified_json"),  # Kimi K2
     (("<tool_call>", "arguments", "<think>", "reasoning_content"), "tagged_json_lines"),  # Qwen3
     (("<tool_call>", "arguments"), "tagged_json"),  # Hermes, Qwen2.5
     (("[TOOL_CALLS]",), "named_json"),  # Mistral

@@ -1,0 +1,100 @@
+"""helios diff A B: what differs between two cores, by field. Exit status 1 when something does."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from helios_dod.contract.wire import core_pb2, manifest_pb2
+from helios_dod.cores.layout import RESOURCES
+from helios_dod.cores.reader import Core, open_core
+
+SHOWN = 60  # characters of a value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the subcommand."""
+    for name in ("a", "b"):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help="a core's folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compares what is signed, and the decoded resources; weights by their signed digests."""
+    rows = list(differences(open_core(args.a), open_core(args.b)))
+    if args.json:
+        print(json.dumps({field: {"a": a, "b": b} for field, a, b in rows}, indent=1))
+    elif rows:
+        print("\n".join(f"{field}: {a} | {b}" for field, a, b in rows))
+    else:
+        print("the same")
+    return 1 if rows else 0
+
+
+def differences(a: Core, b: Core) -> Iterator[tuple[str, str, str]]:
+    """(field, value in a, value in b) of everything that differs."""
+    for field in ("carrier", "namespace", "public_key", "license_text"):
+        yield from _plain(field, getattr(a, field), getattr(b, field))
+    yield from _messages(a.serving, b.serving, "contract")
+    for kind, (name, _) in RESOURCES.items():
+        one, other = a.read(kind), b.read(kind)
+        if kind == core_pb2.EXECUTION_MANIFEST:
+            yield from _messages(manifest_pb2.ExecutionManifest.FromString(one),
+                                 manifest_pb2.ExecutionManifest.FromString(other), "manifest")
+        elif one != other:
+            yield name, f"{len(one)} bytes", f"{len(other)} bytes"
+    yield from _weights(a, b)
+
+
+def _weights(a: Core, b: Core) -> Iterator[tuple[str, str, str]]:
+    one, other = ({part.id: part for part in core.body.weights} for core in (a, b))
+    for name in sorted(one.keys() | other.keys()):
+        field = f"weights.{name}"
+        if name not in one or name not in other:
+            here, there = ("present" if name in part else "none" for part in (one, other))
+            yield field, here, there
+            continue
+        yield from _plain(f"{field}.nbytes", one[name].nbytes, other[name].nbytes)
+        if a.cipher or b.cipher:
+            same = (a.weights()[name].data == b.weights()[name].data)
+        else:
+            same = list(one[name].chunk_sha256) == list(other[name].chunk_sha256)
+        if not same:
+            yield f"{field}.bytes", "other bytes", "other bytes"
+
+
+def _plain(field: str, a: Any, b: Any) -> Iterator[tuple[str, str, str]]:
+    if a != b:
+        yield field, _show(a), _show(b)
+
+
+def _show(value: Any) -> str:
+    text = value.hex() if isinstance(value, bytes) else str(value).replace("\n", "\\n")
+    return (text if len(text) <= SHOWN else text[: SHOWN - 3] + "...") or "(empty)"
+
+
+def _messages(a: Message, b: Message, path: str) -> Iterator[tuple[str, str, str]]:
+    """Fields of two messages that differ; repeated ones by position."""
+    waiting: list[tuple[Any, Any, str]] = [(a, b, path)]
+    while waiting:
+        one, other, place = waiting.pop(0)
+        if not isinstance(one, Message) or not isinstance(other, Message):
+            yield from _plain(place, "none" if one is None else one,
+                              "none" if other is None else other)
+            continue
+        if one == other:
+            continue
+        for field in one.DESCRIPTOR.fields:
+            left, right = getattr(one, field.name), getattr(other, field.name)
+            name = f"{place}.{field.name}"
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                yield from _plain(name, dict(left), dict(right))
+            elif field.is_repeated:
+                for i in range(max(len(left), len(right))):
+                    waiting.append((left[i] if i < len(left) else None,
+                                    right[i] if i < len(right) else None, f"{name}[{i}]"))
+            else:
+                waiting.append((left, right, name))

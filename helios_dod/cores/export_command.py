@@ -1,0 +1,52 @@
+"""helios export CORE --carrier NAME --out FOLDER, and helios import: a core in another carrier."""
+
+import argparse
+from pathlib import Path
+
+from helios_dod.cores.acceptance import authorize
+from helios_dod.cores.contents import contents_of
+from helios_dod.cores.keys import user_key
+from helios_dod.cores.reader import open_core
+from helios_dod.cores.writer import CARRIERS, Publisher, write_contents
+from helios_dod.progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `helios export`."""
+    add_common(parser)
+    parser.add_argument("--carrier", choices=[name for name in CARRIERS if name != "payload"],
+                        default="logical-6", help="what to make (default: %(default)s)")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What export and import share."""
+    parser.add_argument("core", type=Path, metavar="CORE", help="the core to convert")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER",
+                        help="the core to make")
+    parser.add_argument("--key", type=Path, metavar="FILE",
+                        help="Ed25519 key in PEM form (default: this user's, made on first use)")
+    parser.add_argument("--namespace", metavar="NAME",
+                        help="publisher to sign for (default: the core's)")
+    parser.add_argument("--accept", metavar="NAMESPACE",
+                        help="accept the core's publisher and licence first")
+    parser.add_argument("--overwrite", action="store_true", help="replace a core that is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Makes a logical-resource core of any core."""
+    return convert(args, args.carrier)
+
+
+def convert(args: argparse.Namespace, carrier: str) -> int:
+    """Verifies, writes in the other carrier, signs with this user's key."""
+    core = open_core(args.core)
+    authorize(core, args.accept)
+    total = sum(weight.nbytes for weight in core.body.weights)
+    with Progress(f"verifying {core.path.name}", total) as progress:
+        contents = contents_of(core, progress)
+    publisher = Publisher(user_key(args.key), args.namespace or core.namespace)
+    with Progress(f"writing {args.out.name}", total) as progress:
+        write_contents(contents, args.out, publisher, carrier=carrier, accept=True,
+                       overwrite=args.overwrite, progress=progress)
+    print(f"made {args.out}, a {carrier} core, from {core.path}")
+    return 0

@@ -1,0 +1,29 @@
+"""helios keygen: an Ed25519 signing key, or a secret for sealed cores."""
+
+import argparse
+from pathlib import Path
+
+from helios_dod.cores.errors import CoreError
+from helios_dod.cores.keys import make_key, public_bytes, user_key_path
+from helios_dod.cores.sealed import make_secret, secret_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the subcommand."""
+    parser.add_argument("--out", type=Path, metavar="FILE",
+                        help="where the key goes (default: this user's own place)")
+    parser.add_argument("--sealing", action="store_true",
+                        help="make the secret that seals logical-4 cores instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes a key that only the user can read; never replaces one. Prints no secret."""
+    path = args.out or (secret_path() if args.sealing else user_key_path())
+    if args.sealing:
+        make_secret(path)
+        print(f"made the sealing key {path}")
+        return 0
+    if path.exists():
+        raise CoreError(path, "exists already; a key is never replaced")
+    print(f"made the signing key {path}, public key {public_bytes(make_key(path)).hex()}")
+    return 0

@@ -1,0 +1,67 @@
+"""Cores that were made once load for ever: every contract version in every carrier.
+
+tests/golden.py made them; `first-version-3-payload` is older than the choice between bodies, its
+programs of body 0 name no body at all."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from helios_dod.cores.padding import check_padding
+from helios_dod.cores.reader import open_core
+from tests.golden import FOLDER, SECRET, at_version
+
+NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+
+
+def describe(path):
+    """What a golden core says, as JSON values."""
+    core = open_core(path)
+    manifest = core.manifest()
+    prepared = core.prepared(manifest)
+    weights = core.weights()
+    check_padding(manifest, weights)
+    table = core.token_bytes()
+    return {
+        "carrier": core.carrier, "namespace": core.namespace, "version": prepared.version,
+        "served_id": prepared.served_id, "snapshots": prepared.snapshots,
+        "programs": [[p.name, p.operation, p.batch, p.drafts, p.width, p.packed,
+                      p.confidence_width, len(p.bindings), p.host_pending, p.lane_limit]
+                     for p in prepared.programs],
+        "vision": prepared.vision is not None, "tuning": [g.name for g in prepared.tuning],
+        "regions": [r.kind for r in prepared.cache.regions],
+        "tokenizer": core.tokenizer().decode(), "template": core.chat_template(),
+        "tokens": table.data.tobytes().hex(),
+        "weights": {name: hashlib.sha256(data).hexdigest() for name, data in weights.items()},
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_core(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("HELIOS_CORE_KEY", SECRET.hex())
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path))
+    assert describe(FOLDER / name) == EXPECTED[name]
+
+
+def test_every_version_and_carrier_is_there():
+    wanted = {(version, carrier) for version in (1, 2, 3)
+              for carrier in ("payload", "logical-6", "logical-4")}
+    found = {(part["version"], part["carrier"]) for part in EXPECTED.values()}
+    assert wanted == found and set(EXPECTED) == set(NAMES)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_todays_writer_still_makes_them(version, tmp_path):
+    """The same contents today: the golden cores are no accident of an old writer."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from helios_dod.cores.writer import Publisher, write_core
+
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    target = tmp_path / "made"
+    write_core(at_version(version), target, Publisher(key, "golden"))
+    assert describe(target) == EXPECTED[f"version-{version}-payload"]
+    shutil.rmtree(target)
