@@ -104,6 +104,8 @@ HISTOGRAM_PROMPT = 1 << 30
 # ingress.kind
 INGRESS_SUBMIT = 1
 INGRESS_CANCEL = 2
+INGRESS_DONE = 3  # a cancel that was handled ahead of a submission that waits
+INGRESS_ABANDONED = 4  # a submission that was cancelled before it was received
 
 # ingress.flags
 FLAG_PENALTIES = 1  # some penalty is on, so the device needs the prompt histogram

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helios_dod.edges import Submission
 from helios_dod.limits import NO_ROW
 from helios_dod.simulation.invariants import Violation
-from helios_dod.simulation.simulator import Simulator, Workload
+from helios_dod.simulation.simulator import Live, Simulator, Workload
 from helios_dod.tables.prefixes import find_page
 from helios_dod.terms import PAGE_IMMUTABLE
 
@@ -80,6 +81,31 @@ def test_pages_are_reused_and_requests_preempted():
     counters = simulator.world[0]["counters"]
     for name in ("prompt_tokens_cached", "pages_published", "pages_evicted", "preempted"):
         assert counters[name] > 0, name
+
+
+def test_cancels_pass_a_submission_that_waits():
+    """With every request row taken, a cancel behind a waiting submission still acts, also on it."""
+    load = Workload(arrival=0.0, cancel=0.0)
+    simulator = Simulator(24, walked=True, workload=load)
+    prompt = np.arange(20, dtype=np.int32) % 50
+    for tag in range(1, 7):
+        simulator.live[tag] = Live(Submission(tag, prompt, 300, seed=tag), [])
+        assert simulator.edge.submit(simulator.live[tag].submission)
+        simulator.tick()
+    simulator.live[7] = Live(Submission(7, prompt, 300), [], cancelled=True)
+    assert simulator.edge.submit(simulator.live[7].submission)
+    simulator.tick()
+    received = int(simulator.world[0]["counters"]["received"])
+    assert received < 7
+    for tag in (7, 1):
+        simulator.live[tag].cancelled = True
+        assert simulator.edge.cancel(tag)
+    for _ in range(20):
+        simulator.tick()
+        simulator.read()
+    assert 7 not in simulator.live and 1 not in simulator.live
+    assert int(simulator.world[0]["counters"]["cancelled"]) == 2
+    simulator.run(0)
 
 
 def test_canary_leaked_reference():

@@ -6,10 +6,14 @@ from helios_dod.tables.requests import finish_request, take_request, waiting_ins
 from helios_dod.tables.rings import egress_room, payload_index
 from helios_dod.tables.tokens import take_blocks
 from helios_dod.terms import (
+    EGRESS_FINISHED,
     EGRESS_REJECTED,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
+    INGRESS_ABANDONED,
     INGRESS_CANCEL,
+    INGRESS_DONE,
+    INGRESS_SUBMIT,
     REJECT_BLOCKS,
     REJECT_CONTEXT,
     REJECT_EMPTY,
@@ -129,14 +133,52 @@ def accept_submission(world, frontend, source, row):
 
 @kernel
 def cancel(world, frontend, tag):
-    """Ends the frontend's request of that tag, if it still lives."""
+    """Ends the frontend's request of that tag; False if none lives."""
     requests = world[0].requests
     for row in range(requests.state.shape[0]):
         if requests.tag[row] == tag and requests.frontend[row] == frontend and (
                 requests.state[row] == WAITING or requests.state[row] == RUNNING):
             finish_request(world, row, FINISH_CANCELLED)
             world[0].counters.cancelled += 1
-            return
+            return True
+    return False
+
+
+@kernel
+def abandon(world, frontend, row):
+    """Answers a submission that was cancelled before it was received; there is room."""
+    ring = world[0].egress
+    end = ring.end[frontend, 0]
+    at = end % ring.kind.shape[1]
+    ring.kind[frontend, at] = EGRESS_FINISHED
+    ring.reason[frontend, at] = FINISH_CANCELLED
+    ring.tag[frontend, at] = world[0].ingress.tag[frontend, row]
+    ring.index[frontend, at] = 0
+    ring.value[frontend, at] = 0
+    ring.limit[frontend, at] = world[0].ingress.prompt_count[frontend, row]
+    ring.top_count[frontend, at] = -1
+    store_release(ring.end[frontend], 0, end + 1)
+    world[0].counters.cancelled += 1
+
+
+@kernel
+def cancel_ahead(world, frontend, first, count):
+    """Handles the cancels among `count` rows behind one that has to wait: a full table must not
+    keep alive what nobody reads."""
+    ring = world[0].ingress
+    rows = ring.kind.shape[1]
+    for i in range(count):
+        row = (first + i) % rows
+        if ring.kind[frontend, row] != INGRESS_CANCEL:
+            continue
+        ring.kind[frontend, row] = INGRESS_DONE
+        if cancel(world, frontend, ring.tag[frontend, row]):
+            continue
+        for k in range(i):
+            earlier = (first + k) % rows
+            if (ring.kind[frontend, earlier] == INGRESS_SUBMIT
+                    and ring.tag[frontend, earlier] == ring.tag[frontend, row]):
+                ring.kind[frontend, earlier] = INGRESS_ABANDONED
 
 
 @kernel
@@ -145,6 +187,13 @@ def receive_row(world, frontend, row):
     ring, requests = world[0].ingress, world[0].requests
     if ring.kind[frontend, row] == INGRESS_CANCEL:
         cancel(world, frontend, ring.tag[frontend, row])
+        return True
+    if ring.kind[frontend, row] == INGRESS_DONE:
+        return True
+    if ring.kind[frontend, row] == INGRESS_ABANDONED:
+        if egress_room(world, frontend) < 1:
+            return False
+        abandon(world, frontend, row)
         return True
     reason, value, limit = refusal(world, frontend, row)
     if reason != 0:
@@ -184,7 +233,8 @@ def expire(world):
 
 @system(
     reads="ingress.* settings.* clock.now_ns tokens.* pages.page_count",
-    writes="ingress.first ingress.words_first requests.* tokens.* slots.state egress.* counters.*",
+    writes="ingress.first ingress.words_first ingress.kind requests.* tokens.* slots.state "
+           "egress.* counters.*",
 )
 def receive(world):
     """Drains every ingress ring at most once around; a full table leaves rows where they are."""
@@ -198,6 +248,7 @@ def receive(world):
         for i in range(count):
             row = (first + i) % rows
             if not receive_row(world, frontend, row):
+                cancel_ahead(world, frontend, first + i, count - i)
                 break
             store_release(ring.words_first[frontend], 0, ring.payload_end[frontend, row])
             taken += 1
