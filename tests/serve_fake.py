@@ -12,7 +12,7 @@ import text_tables
 from helios_dod.frontend.assets import Assets, Sampling
 from helios_dod.frontend.syntaxes import compose
 from helios_dod.runtime.options import EngineOptions
-from helios_dod.server.launch import LaunchError, serve
+from helios_dod.server.launch import LaunchError, Server
 from helios_dod.server.options import ServeOptions
 
 TEMPLATE = (
@@ -53,7 +53,7 @@ def main(core: str, port: str, *settings: str) -> int:
               if name in given}
     rest = {name: value if name == "limits_name" else int(value) for name, value in given.items()}
     try:
-        return serve(ServeOptions(
+        return Server.start(ServeOptions(
             core=Path(core), load_assets=load_assets, run_engine=fake_engine.run,
             engine=EngineOptions(**engine), port=int(port), **rest))  # type: ignore[arg-type]
     except (LaunchError, ValueError) as error:

@@ -12,7 +12,7 @@ from server_harness import HERE
 from helios_dod.cores.demo import demo_core
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.text import TextStream
-from helios_dod.server.load_assets import load_assets
+from helios_dod.server.bootstrap import load_assets
 
 
 @pytest.fixture(scope="module")

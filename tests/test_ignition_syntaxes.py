@@ -13,7 +13,7 @@ from helios_dod.frontend.syntaxes import REASONING_NAMES, TOOL_NAMES, carries_re
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.recipes import prepare
 from helios_dod.ignition.recipes.syntaxes import REASONING, TOOLS, detect
-from helios_dod.server.load_assets import declared_output
+from helios_dod.server.bootstrap import declared_output
 
 IM = "{{ '<|im_start|>' + message.role }}{% if tools %}"
 TEMPLATES = {  # what matters of a family's template -> its tool syntax and reasoning syntax

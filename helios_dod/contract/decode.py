@@ -12,7 +12,6 @@ from helios_dod.contract.manifest import (
     completion_buffers,
     describe_buffer,
     page_bytes,
-    written_state,
 )
 from helios_dod.contract.prepared import (
     PreparedCache,
@@ -63,8 +62,7 @@ def decode(
         completions=completion_buffers(manifest), frontend=prepare_frontend(model),
         vision=prepare_vision(model), speculative_widths=_prepare_widths(serving, programs),
         tuning=prepare_tuning(
-            manifest, programs, tuple(written_state(manifest, p) for p in manifest.programs),
-            frozenset(table.buffer for table in model.cache.tables)),
+            manifest, programs, frozenset(table.buffer for table in model.cache.tables)),
         staging_tables=tuple(PreparedStagingTable(
             table.name, table.buffer, table.frames, tuple(table.consumer_ranks))
             for table in manifest.tables),

@@ -4,12 +4,13 @@ from helios_dod.contract.devices import transport_buffers
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.manifest import (
     ELEMENT_BYTES,
+    BodyUse,
     axes,
+    body_uses,
     buffer_at,
     describe_buffer,
     row_elements,
-    weight_resources,
-    written_state,
+    use_of,
 )
 from helios_dod.contract.prepared import (
     PreparedBinding,
@@ -39,12 +40,14 @@ def prepare_graphs(
                 "one graph a program", graph.program)
         graphs[graph.program] = (i, graph)
     programs = []
+    uses = body_uses(manifest)
     for program in manifest.programs:
         require(program.name in graphs, "contract.model.graphs", "a graph for every program",
                 f"none for {program.name}")
         i, graph = graphs.pop(program.name)
         field = f"contract.model.graphs[{i}] ({program.name})"
-        programs.append(_prepare_graph(model, manifest, program, graph, field))
+        programs.append(_prepare_graph(
+            model, manifest, program, graph, use_of(uses, program), field))
     for name, (i, _) in graphs.items():
         raise ContractError(f"contract.model.graphs[{i}].program",
                             "a program of the execution manifest", name)
@@ -53,7 +56,7 @@ def prepare_graphs(
 
 def _prepare_graph(
     model: contract.ModelContract, manifest: wire.ExecutionManifest, program: wire.Program,
-    graph: contract.GraphContract, field: str,
+    graph: contract.GraphContract, use: BodyUse, field: str,
 ) -> PreparedProgram:
     require(graph.operation == program.operation, f"{field}.operation",
             f"{wire.Operation.Name(program.operation)}, as the manifest says",
@@ -77,7 +80,7 @@ def _prepare_graph(
     states = tuple(
         _prepare_state(manifest, state, f"{field}.states[{i}]")
         for i, state in enumerate(graph.states))
-    _check_written(manifest, program, states, graph, field)
+    _check_written(manifest, use, states, graph, field)
     host, device = _prepare_pending(model, manifest, program, graph, bindings, field)
     require(graph.state_rows_per_request <= STATE_ROWS_MAX, f"{field}.state_rows_per_request",
             f"at most {STATE_ROWS_MAX}", graph.state_rows_per_request)
@@ -91,11 +94,11 @@ def _prepare_graph(
         lane_limit=program.lane_limit or min(program.draft_tokens + 1, program.token_capacity),
         device_body=program.WhichOneof("code") == "cuda_body",
         tuned=tuned_inputs(manifest, program, graph, field),
-        resources=_prepare_resources(manifest, program, graph, field))
+        resources=_prepare_resources(program, graph, use, field))
 
 
 def _check_written(
-    manifest: wire.ExecutionManifest, program: wire.Program, states: tuple[PreparedState, ...],
+    manifest: wire.ExecutionManifest, use: BodyUse, states: tuple[PreparedState, ...],
     graph: contract.GraphContract, field: str,
 ) -> None:
     """Where a graph lists its state, every state buffer that its body writes is listed as such."""
@@ -104,23 +107,21 @@ def _check_written(
     listed = {state.buffer for state in states if state.access != contract.READ}
     if graph.HasField("device_pending"):
         listed.add(graph.device_pending.buffer)
-    missing = sorted(written_state(manifest, program) - listed)
+    missing = sorted(use.written - listed)
     require(not missing, f"{field}.states", "a WRITE view of every STATE that the program writes",
             f"none of {manifest.buffers[missing[0]].name}" if missing else "")
 
 
 def _prepare_resources(
-    manifest: wire.ExecutionManifest, program: wire.Program, graph: contract.GraphContract,
-    field: str,
+    program: wire.Program, graph: contract.GraphContract, use: BodyUse, field: str,
 ) -> tuple[str, ...]:
     """Weight resources that a host body reads; a graph that names them must name exactly those."""
-    reads = tuple(sorted(weight_resources(manifest, program)))
     named = tuple(sorted(graph.resource_dependencies))
     if program.WhichOneof("code") == "cuda_body":
         return named
-    require(not named or named == reads, f"{field}.resource_dependencies",
-            ", ".join(reads) or "none", ", ".join(named))
-    return reads
+    require(not named or named == use.resources, f"{field}.resource_dependencies",
+            ", ".join(use.resources) or "none", ", ".join(named))
+    return use.resources
 
 
 def _prepare_binding(
@@ -133,23 +134,24 @@ def _prepare_binding(
     rule = SOURCES[binding.source]
     require(model.version >= rule.version, f"{field}.source",
             f"contract version {rule.version} or later", model.version)
-    require(buffer.kind == wire.STAGING, f"{field}.buffer", "a STAGING buffer",
-            describe_buffer(buffer))
-    require(binding.indexing in rule.indexings, f"{field}.indexing",
-            " or ".join(contract.Indexing.Name(i) for i in rule.indexings),
-            contract.Indexing.Name(binding.indexing))
+    if buffer.kind != wire.STAGING:
+        raise ContractError(f"{field}.buffer", "a STAGING buffer", describe_buffer(buffer))
+    if binding.indexing not in rule.indexings:
+        raise ContractError(f"{field}.indexing",
+                            " or ".join(contract.Indexing.Name(i) for i in rule.indexings),
+                            contract.Indexing.Name(binding.indexing))
     symbol = rule.indexings[binding.indexing]
     elements = row_elements(buffer)
     assert elements is not None, "STAGING rows are constant: check_manifest"
     wanted = [(dtype, elements_of(width, model.vocabulary, program.draft_tokens,
                                   program.token_capacity)) for dtype, width in rule.layouts]
-    expected = " or ".join(f"{wire.DataType.Name(dtype)} [{_rows(symbol)}{_tail(width)}]"
-                           for dtype, width in wanted)
     rows = axes(buffer)[0]
     own_rows = symbol == wire.LANES and rows[0] == 0 and rows[1] >= program.batch_capacity
     fits = (buffer.dtype, elements) in wanted or (buffer.dtype, None) in wanted
-    require(fits and (rows == (symbol, 1) or own_rows),
-            f"{field}.buffer", expected, describe_buffer(buffer))
+    if not fits or not (rows == (symbol, 1) or own_rows):
+        expected = " or ".join(f"{wire.DataType.Name(dtype)} [{_rows(symbol)}{_tail(width)}]"
+                               for dtype, width in wanted)
+        raise ContractError(f"{field}.buffer", expected, describe_buffer(buffer))
     named = binding.tensor in model.frontend.image.tensors
     require(named if binding.source == contract.IMAGE_TENSOR else not binding.tensor,
             f"{field}.tensor", "a tensor of the image layout exactly for IMAGE_TENSOR",
@@ -209,13 +211,15 @@ def _prepare_state(
     manifest: wire.ExecutionManifest, state: contract.StateView, field: str,
 ) -> PreparedState:
     buffer = buffer_at(manifest, state.buffer, f"{field}.buffer")
-    require(buffer.kind in (wire.STATE, wire.CACHE), f"{field}.buffer", "a STATE or CACHE buffer",
-            describe_buffer(buffer))
+    if buffer.kind not in (wire.STATE, wire.CACHE):
+        raise ContractError(f"{field}.buffer", "a STATE or CACHE buffer", describe_buffer(buffer))
     elements = row_elements(buffer)
     if elements is not None:
         row = elements * ELEMENT_BYTES[buffer.dtype]
-        require(state.row_stride == row, f"{field}.row_stride",
-                f"{row} bytes, a row of {describe_buffer(buffer)}", state.row_stride)
+        if state.row_stride != row:
+            raise ContractError(f"{field}.row_stride",
+                                f"{row} bytes, a row of {describe_buffer(buffer)}",
+                                state.row_stride)
         require(0 < state.extent <= row - min(state.offset, row), f"{field}.extent",
                 f"1 to {row} bytes, offset included", state.offset + state.extent)
     else:

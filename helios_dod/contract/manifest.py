@@ -3,7 +3,7 @@
 `execution ABI` labels do not gate loading; the declared layouts and operations do.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -99,33 +99,41 @@ def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int) -> int:
         for buffer in manifest.buffers if buffer.kind == wire.CACHE)
 
 
-def written_state(manifest: wire.ExecutionManifest, program: wire.Program) -> frozenset[int]:
-    """STATE buffers that a program's host body writes."""
-    return frozenset(
-        number for role, number in _touched(manifest, program)
-        if role == "write" and manifest.buffers[number].kind == wire.STATE)
+@dataclass(frozen=True)
+class BodyUse:
+    """What a host body touches."""
+
+    written: frozenset[int]  # STATE buffers
+    resources: tuple[str, ...]  # weight resources that it reads, sorted
 
 
-def weight_resources(manifest: wire.ExecutionManifest, program: wire.Program) -> frozenset[str]:
-    """Weight resources that a program's host body reads."""
-    return frozenset(manifest.buffers[number].resource_id
-                     for role, number in _touched(manifest, program) if role == "weight")
+NOTHING = BodyUse(frozenset(), ())
 
 
-def _touched(
-    manifest: wire.ExecutionManifest, program: wire.Program,
-) -> Iterator[tuple[str, int]]:
-    """(role, buffer) of everything that a program's host body names."""
-    if program.WhichOneof("code") == "cuda_body":
-        return
-    for operation in manifest.host_bodies[program.body].operations:
-        name = operation.WhichOneof("operation")
-        assert name is not None, "checked by check_manifest"
-        part = getattr(operation, name)
-        for touch in OPERATIONS[name]:
-            if not touch.flag or getattr(part, touch.flag):
-                value = getattr(part, touch.field)
-                yield touch.role, value if isinstance(value, int) else value.buffer
+def body_uses(manifest: wire.ExecutionManifest) -> tuple[BodyUse, ...]:
+    """One for each host body: programs share bodies, so this is not asked for each program."""
+    kinds = [buffer.kind for buffer in manifest.buffers]
+    uses = []
+    for body in manifest.host_bodies:
+        written, weights = set(), set()
+        for operation in body.operations:
+            name = operation.WhichOneof("operation")
+            assert name is not None, "checked by check_manifest"
+            part = getattr(operation, name)
+            for touch in OPERATIONS[name]:
+                if touch.role == "weight" and (not touch.flag or getattr(part, touch.flag)):
+                    weights.add(getattr(part, touch.field))
+                elif touch.role == "write":
+                    written.add(getattr(part, touch.field).buffer)
+        uses.append(BodyUse(
+            frozenset(number for number in written if kinds[number] == wire.STATE),
+            tuple(sorted({manifest.buffers[number].resource_id for number in weights}))))
+    return tuple(uses)
+
+
+def use_of(uses: tuple[BodyUse, ...], program: wire.Program) -> BodyUse:
+    """What a program's host body touches; nothing is known of device bodies."""
+    return NOTHING if program.WhichOneof("code") == "cuda_body" else uses[program.body]
 
 
 def buffer_at(manifest: wire.ExecutionManifest, index: int, field: str) -> wire.Buffer:

@@ -2,6 +2,7 @@
 overlap nothing that requests write."""
 
 from helios_dod.contract.errors import require
+from helios_dod.contract.manifest import body_uses, use_of
 from helios_dod.contract.prepared import PreparedProgram, PreparedTuning
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -29,10 +30,12 @@ def tuned_inputs(
 
 def prepare_tuning(
     manifest: wire.ExecutionManifest, programs: tuple[PreparedProgram, ...],
-    written: tuple[frozenset[int], ...], tables: frozenset[int],
+    tables: frozenset[int],
 ) -> tuple[PreparedTuning, ...]:
-    """The tuning catalog. written: buffers that each program's body writes. Raises ContractError
-    where an output is a request input, writable graph state or cache storage."""
+    """The tuning catalog. Raises ContractError where an output is a request input, writable graph
+    state or cache storage."""
+    uses = body_uses(manifest) if manifest.tuning else ()
+    written = [use_of(uses, program).written for program in manifest.programs] if uses else []
     for i, graph in enumerate(manifest.tuning):
         field = f"manifest.tuning[{i}].outputs"
         for buffer in graph.outputs:

@@ -78,6 +78,25 @@ def throughput(options: argparse.Namespace) -> int:
     return 0
 
 
+def load(options: argparse.Namespace) -> int:
+    """Prints how long a core takes to load, by phase."""
+    from helios_dod.perf.load import run
+
+    result = run(options.core, options.repeats)
+    if options.json:
+        print(json.dumps({"machine": machine(), **result}))
+        return 0
+    print(f"imports {result['imports_ms']} ms; {result['carrier']} core, program part "
+          f"{result['cold_ms']['program']} ms cold ({result['cold_cpu_ms']} ms of processor), "
+          f"{result['warm_ms']['program']} ms warm:")
+    for name, value in result["cold_ms"].items():
+        print(f"    {name:14} {value:9.2f}  warm {result['warm_ms'][name]:9.2f}")
+    print(f"weights, {result['weight_bytes']} bytes on {result['threads']} threads: trusted "
+          f"{result['weights_trusted_ms']} ms, verified {result['weights_verified_ms']} ms; plain "
+          f"SHA-256 {result['sha256_ms']} ms; {result['of_sha256_rate']} of its rate")
+    return 0
+
+
 def lane_list(text: str) -> list[int]:
     """Comma-separated lane counts."""
     return [int(part) for part in text.split(",")]
@@ -111,6 +130,11 @@ def main() -> int:
     command.add_argument("--threads", type=int, default=0, help="executor threads (0: processors)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=throughput)
+    command = commands.add_parser("load", help="time of loading a core, by phase")
+    command.add_argument("core", type=Path, help="a prepared core")
+    command.add_argument("--repeats", type=int, default=7)
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(run=load)
     options = parser.parse_args()
     return options.run(options)
 

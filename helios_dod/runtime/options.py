@@ -23,5 +23,6 @@ class EngineOptions:
     context_tokens: int = 0  # of prompt and output of one request
     cache_bytes: int = 0
     threads: int = 0
+    trust_weights: bool = False  # not compared with their signed digests
     stopping: Callable[[], bool] = never  # True: end, after draining the device
     ready: Callable[[], None] = nothing  # call once, when requests are served

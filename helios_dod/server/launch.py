@@ -187,22 +187,26 @@ def run_workers(launch: Launch) -> None:
     server.serve(spawn_target=spawn, target_loader=load, wrap_loader=False)
 
 
-def serve(options: ServeOptions, held: socket.socket | None = None) -> int:
-    """Serves until SIGTERM or SIGINT; the exit status. held: the port, if it is already reserved.
+class Server:
+    """The model's workers and the listener, from start to drain."""
 
-    Raises LaunchError if the port is taken or the engine fails before it is ready."""
-    held = held or reserve_port(options.host, options.port)
-    host, port = held.getsockname()[:2]  # granian takes addresses, not names
-    options = replace(options, host=host, port=port)
-    launch = prepare(options)
-    start_engine(launch)
-    gc.freeze()  # workers share the pages of what is loaded until now
-    try:
-        run_workers(launch)
-    finally:
-        stop_engine(launch)
-        held.close()
-    service = launch.memory.service
-    if service["engine_failed_at_start"]:
-        raise LaunchError(get_cause(service) or "the engine process ended before it was ready")
-    return 0
+    @staticmethod
+    def start(options: ServeOptions, held: socket.socket | None = None) -> int:
+        """Serves until SIGTERM or SIGINT; the exit status. held: the port, if it is reserved.
+
+        Raises LaunchError if the port is taken or the engine fails before it is ready."""
+        held = held or reserve_port(options.host, options.port)
+        host, port = held.getsockname()[:2]  # granian takes addresses, not names
+        options = replace(options, host=host, port=port)
+        launch = prepare(options)
+        start_engine(launch)
+        gc.freeze()  # workers share the pages of what is loaded until now
+        try:
+            run_workers(launch)
+        finally:
+            stop_engine(launch)
+            held.close()
+        service = launch.memory.service
+        if service["engine_failed_at_start"]:
+            raise LaunchError(get_cause(service) or "the engine process ended before it was ready")
+        return 0

@@ -51,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the model writes reasoning, or none (default: as the core says)")
     add("--accept", metavar="NAMESPACE",
         help="accept the core's publisher and licence, named by its signed namespace")
+    add("--trust-weights", action="store_true",
+        help="do not compare the weights with their signed digests at start")
     add("--limits", default="SMALL", choices=[name for name in SIZES if name != "TEST_MIN"],
         help="capacity of the scheduler's tables (default %(default)s)")
     add("--drain-seconds", type=int, default=30, metavar="S",
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT. Raises UserError."""
     from helios_dod.cores.acceptance import authorize
     from helios_dod.cores.reader import open_core
-    from helios_dod.server.launch import reserve_port, serve
+    from helios_dod.server.launch import Server, reserve_port
 
     options = serve_options(args)
     held = reserve_port(args.host, args.port)  # before preparation, which may take long
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
         options = replace(options, core=demo_core())
     authorize(open_core(options.core), args.accept)
-    return serve(options, held)
+    return Server.start(options, held)
 
 
 def run_engine(*arguments: Any) -> None:
@@ -84,7 +86,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     """ServeOptions of the command line. Raises UserError."""
     from helios_dod.frontend.syntaxes import compose
     from helios_dod.runtime.options import EngineOptions
-    from helios_dod.server.load_assets import load_assets
+    from helios_dod.server.bootstrap import load_assets
     from helios_dod.server.options import ServeOptions
 
     load = partial(load_assets, tool_syntax=args.tool_syntax,
@@ -102,6 +104,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             model_name=args.model_name, drain_seconds=args.drain_seconds,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
-                cache_bytes=args.cache_memory, threads=args.threads))
+                cache_bytes=args.cache_memory, threads=args.threads,
+                trust_weights=args.trust_weights))
     except ValueError as error:
         raise UserError(str(error)) from None

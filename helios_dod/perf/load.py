@@ -1,0 +1,83 @@
+"""How long a core takes to load, by phase, and how its verification compares with plain SHA-256.
+
+Everything but weights is measured in this process right after start, then again; the first time is
+the cold one. Verification and the reference run in turn, so that both see the same machine.
+"""
+
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def clock(work: Callable[[], Any]) -> tuple[float, Any]:
+    """(milliseconds, result)."""
+    began = time.perf_counter()
+    result = work()
+    return (time.perf_counter() - began) * 1e3, result
+
+
+def program_part(path: Path) -> tuple[dict[str, float], Any]:
+    """Milliseconds of each part of a load but weights, and the core."""
+    from helios_dod.cores.acceptance import authorize
+    from helios_dod.cores.reader import open_core
+
+    phases = {}
+    phases["open"], core = clock(lambda: open_core(path))
+    phases["authorize"], _ = clock(lambda: authorize(core))
+    phases["manifest"], manifest = clock(core.manifest)
+    phases["contract"], _ = clock(lambda: core.prepared(manifest))
+    phases["tokenizer"], _ = clock(core.tokenizer)
+    phases["chat_template"], _ = clock(core.chat_template)
+    phases["token_bytes"], _ = clock(core.token_bytes)
+    phases["program"] = sum(phases.values())
+    return phases, core
+
+
+def plain_sha256(arrays: list[np.ndarray], threads: int) -> None:
+    """The reference: every byte hashed once, an equal share a thread."""
+    parts = [part for data in arrays for part in np.array_split(data, threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: hashlib.sha256(part.data).digest(), parts))
+
+
+def run(path: Path, repeats: int = 7) -> dict[str, Any]:
+    """Milliseconds, bytes per second and the ratio of verification to plain SHA-256."""
+
+    def imports() -> None:
+        import helios_dod.cores.acceptance
+        import helios_dod.cores.reader  # noqa: F401
+
+    imported, _ = clock(imports)
+    spent = time.process_time()
+    cold, core = program_part(path)
+    spent = (time.process_time() - spent) * 1e3
+    warm = [program_part(path)[0] for _ in range(repeats)]
+    trusted, mapped = clock(lambda: core.weights(trust=True))
+    arrays, threads = list(mapped.values()), os.cpu_count() or 1
+    nbytes = sum(data.size for data in arrays)
+    verify, reference = [], []
+    for _ in range(repeats):
+        verify.append(clock(core.weights)[0])
+        reference.append(clock(lambda: plain_sha256(arrays, threads))[0])
+    ratios = [b / a for a, b in zip(verify, reference, strict=True)]
+    return {
+        "carrier": core.carrier, "weight_bytes": nbytes, "threads": threads,
+        "imports_ms": round(imported, 1),
+        "cold_ms": {name: round(value, 2) for name, value in cold.items()},
+        "cold_cpu_ms": round(spent, 1),
+        "warm_ms": {name: round(statistics.median(part[name] for part in warm), 2)
+                    for name in cold},
+        "weights_trusted_ms": round(trusted, 2),
+        "weights_verified_ms": round(statistics.median(verify), 2),
+        "sha256_ms": round(statistics.median(reference), 2),
+        "verify_bytes_per_second": round(nbytes / statistics.median(verify) * 1e3),
+        "of_sha256_rate": round(statistics.median(ratios), 3),
+        "of_sha256_rate_best": round(min(reference) / min(verify), 3),
+    }

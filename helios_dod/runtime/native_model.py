@@ -1,0 +1,183 @@
+"""NativeModel: a core's ranks, loaded and backed; what it exposes is the resulting geometry."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+
+from helios_dod.contract.drafting import require_history
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.prepared import PreparedContract
+from helios_dod.cores.acceptance import authorize
+from helios_dod.cores.padding import check_padding
+from helios_dod.cores.reader import Core, open_core
+from helios_dod.engine import Engine
+from helios_dod.executors.base import Executor, Geometry
+from helios_dod.progress import format_bytes
+from helios_dod.runtime.binding import bind, staging_layout
+from helios_dod.runtime.selection import Options, Selection, SelectionError, choose
+from helios_dod.runtime.served import require_served
+from helios_dod.world import boot
+
+
+class RankPeers(Enum):
+    """Where the other ranks of a tensor-parallel model run."""
+
+    Threads = "threads"  # of the serving host
+    Processes = "processes"  # of other hosts, which connect
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """How the rows of per-request state are partitioned."""
+
+    per_request: int  # the most that a selected program needs
+    execution: int  # rows of requests that run
+    snapshot: int  # rows of snapshots
+
+
+@dataclass(frozen=True)
+class RankManifest:
+    """What one rank has loaded."""
+
+    rank: int
+    geometry: Geometry
+    programs: tuple[str, ...]
+    page_bytes: int
+    cache_bytes: int
+    weight_bytes: int
+    state_rows: StateRows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A core and what was chosen for it, before anything large is allocated."""
+
+    core: Core
+    manifest: object  # ExecutionManifest, which only the executor reads
+    contract: PreparedContract
+    selection: Selection
+
+    @property
+    def state_rows(self) -> StateRows:
+        """Execution and snapshot rows, by the largest need of the selected programs."""
+        most = max((self.contract.programs[i].state_rows_per_request
+                    for i in self.selection.programs), default=0)
+        return StateRows(most, self.selection.geometry.slots * most, self.contract.snapshots * most)
+
+
+def plan(path: str | Path, options: Options) -> Plan:
+    """Opens and validates a core and chooses capacities. Raises CoreError, ContractError,
+    SelectionError."""
+    core = open_core(path)
+    authorize(core)
+    manifest = core.manifest()
+    contract = core.prepared(manifest)
+    selection = choose(
+        contract, contract.cache.page_bytes,
+        lambda geometry: staging_layout(contract, geometry)[1], options)
+    return Plan(core, manifest, contract, selection)
+
+
+def rank_weights(made: Plan, loaded: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
+    """The weight resources that a rank loads."""
+    if not made.contract.ranks:
+        return loaded
+    names = made.contract.ranks[rank].weights
+    for name in names:
+        if name not in loaded:
+            raise ContractError(f"manifest.ranks[{rank}].weights", "a weight resource of the core",
+                                name)
+    return {name: loaded[name] for name in names}
+
+
+@dataclass
+class NativeModel:
+    """A loaded core. One rank is served; everything of ranks is a list."""
+
+    plan: Plan
+    engine: Engine
+    weights: list[dict[str, np.ndarray]]  # by rank
+    peers: RankPeers = RankPeers.Threads
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each part of the load
+
+    @classmethod
+    def load(
+        cls, path: str | Path, options: Options, executor: Executor,
+        memory: memoryview | None = None, *, trust_weights: bool = False,
+        history_drafting: bool = False, peers: RankPeers = RankPeers.Threads,
+        progress: Callable[[int], None] | None = None,
+    ) -> "NativeModel":
+        """Opens, validates, chooses capacities, loads each rank and backs the cache.
+
+        memory: of the world, if it is shared. trust_weights: weights are not compared with their
+        signed digests. Raises CoreError, ContractError, SelectionError, DeviceError."""
+        began = time.perf_counter()
+        made = plan(path, options)
+        phases = {"contract": time.perf_counter() - began}
+        return cls.of(made, executor, memory, trust_weights=trust_weights, phases=phases,
+                      history_drafting=history_drafting, peers=peers, progress=progress)
+
+    @classmethod
+    def of(
+        cls, made: Plan, executor: Executor, memory: memoryview | None = None, *,
+        trust_weights: bool = False, history_drafting: bool = False,
+        peers: RankPeers = RankPeers.Threads, phases: dict[str, float] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> "NativeModel":
+        """The same for a plan that is made."""
+        phases = {} if phases is None else phases
+        ranks = max(1, len(made.contract.ranks))
+        if ranks > 1:
+            raise SelectionError("ranks", ranks, "one can be served")
+        require_served(made.contract, made.selection.programs, executor.name)
+        if history_drafting:
+            learned = bool(made.contract.speculative_widths)
+            require_history(made.contract, made.selection.programs, learned)
+        mark = time.perf_counter()
+        world = boot(made.selection.limits, memory)
+        first = bind(world, made.contract, made.selection)
+        phases["world"] = time.perf_counter() - mark
+        mark = time.perf_counter()
+        loaded = made.core.weights(trust=trust_weights, progress=progress)
+        if not trust_weights:
+            check_padding(made.manifest, loaded)  # type: ignore[arg-type]
+        weights = [rank_weights(made, loaded, rank) for rank in range(ranks)]
+        phases["weights"] = time.perf_counter() - mark
+        mark = time.perf_counter()
+        executor.load(made.manifest, made.selection.geometry, weights[0], first, world)
+        phases["executor"] = time.perf_counter() - mark
+        return cls(made, Engine(world, executor), weights, peers, phases)
+
+    def manifests(self) -> list[RankManifest]:
+        """The resulting execution geometry, one a rank."""
+        selection, geometry = self.plan.selection, self.plan.selection.geometry
+        return [RankManifest(
+            rank=rank, geometry=geometry,
+            programs=tuple(self.plan.contract.programs[i].name for i in selection.programs),
+            page_bytes=selection.page_bytes, cache_bytes=geometry.pages * selection.page_bytes,
+            weight_bytes=sum(data.size for data in weights.values()),
+            state_rows=self.plan.state_rows) for rank, weights in enumerate(self.weights)]
+
+    def report(self) -> str:
+        """One line for the person who starts a server."""
+        rank = self.manifests()[0]
+        geometry = rank.geometry
+        return (f"weights {format_bytes(rank.weight_bytes)} in {self.phases['weights']:.2f} s; "
+                f"cache {format_bytes(rank.cache_bytes)}: {geometry.pages} pages of "
+                f"{geometry.page_tokens} tokens, {geometry.slots} requests of "
+                f"{self.plan.selection.context_tokens} tokens at once")
+
+    def close(self) -> None:
+        """Drains and frees the device."""
+        self.engine.executor.close()
+
+
+def note_weights(trusted: bool) -> None:
+    """Says at start when weights go unverified."""
+    if trusted:
+        print("weights are trusted: they are not compared with what was signed", file=sys.stderr)

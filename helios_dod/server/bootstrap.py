@@ -1,0 +1,71 @@
+"""Bootstrap: the frontend's side of a core. Its only assets are tokenizer data and chat template;
+all else is the typed contract."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helios_dod.contract.prepared import PreparedContract, PreparedSampling
+from helios_dod.cores.acceptance import authorize
+from helios_dod.cores.reader import open_core
+from helios_dod.errors import UserError
+from helios_dod.frontend.assets import Assets, Sampling
+from helios_dod.frontend.output.syntax import OutputSyntax
+from helios_dod.frontend.output.wire import from_contract, selectors
+from helios_dod.frontend.syntaxes import compose
+from helios_dod.frontend.text import ByteTable
+
+
+def sampling_of(declared: PreparedSampling) -> Sampling:
+    """The core's sampling defaults; what it leaves open is OpenAI's default."""
+    given = {name: getattr(declared, name) for name in Sampling.__dataclass_fields__}
+    return Sampling(**{name: value for name, value in given.items() if value is not None})
+
+
+def declared_output(frontend: Any) -> OutputSyntax | None:
+    """The output syntax of a FrontendContract; None: all output is text. Raises UserError."""
+    output = from_contract(frontend.output) if frontend.HasField("output") else None
+    names = selectors(output or OutputSyntax())
+    for field, name in zip(("tool_syntax", "reasoning_syntax"), names, strict=True):
+        values = frontend.DESCRIPTOR.fields_by_name[field].enum_type.values_by_name
+        if getattr(frontend, field) != values[name].number:
+            raise UserError(f"contract.model.frontend.{field}: expected {name}, as output says, "
+                            f"got {getattr(frontend, field)}")
+    return output
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """A validated contract and the frontend assets loaded from the same core."""
+
+    contract: PreparedContract
+    assets: Assets
+
+    @classmethod
+    def load(cls, path: Path, tool_syntax: str | None = None,
+             reasoning_syntax: str | None = None) -> "Bootstrap":
+        """Opens and validates a core. The names of syntaxes replace what the core declares.
+
+        Raises CoreError, ContractError, UserError, ValueError."""
+        core = open_core(path)
+        authorize(core)
+        contract = core.prepared(core.manifest())
+        table, frontend = core.token_bytes(), contract.frontend
+        output = declared_output(core.serving.model.frontend)
+        return cls(contract, Assets(
+            served_id=contract.served_id, aliases=contract.aliases,
+            tokenizer_json=core.tokenizer(), chat_template=core.chat_template(),
+            byte_table=ByteTable.of(
+                table.data.tobytes(), table.offsets, table.special.tobytes()),
+            strip_leading_space=frontend.strip_leading_space, eos=frontend.eos_tokens,
+            bos=frontend.bos_token, add_bos=frontend.add_bos, vocabulary=contract.vocabulary,
+            input_vocabulary=contract.input_vocabulary, context_tokens=contract.context_tokens,
+            sampling=sampling_of(contract.sampling),
+            template_tokens=dict(frontend.template_tokens),
+            output=compose(tool_syntax, reasoning_syntax, output)))
+
+
+def load_assets(path: Path, tool_syntax: str | None = None,
+                reasoning_syntax: str | None = None) -> Assets:
+    """The assets of Bootstrap.load, which each worker of a server calls."""
+    return Bootstrap.load(path, tool_syntax, reasoning_syntax).assets

@@ -1,0 +1,107 @@
+"""Frontend identifiers cannot reach scheduling, cache policy, packing or completion."""
+
+import ast
+import dataclasses
+import hashlib
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helios_dod.contract.decode import decode
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.prepared import PreparedFrontend, PreparedImage
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.runtime.binding import bind, staging_layout
+from helios_dod.runtime.selection import Options, choose
+from helios_dod.world import boot
+from tests.test_contract_decode import pair
+from tests.test_contract_extents import with_output, with_vision
+
+PACKAGE = Path(__file__).resolve().parent.parent / "helios_dod"
+BEHIND = ("tables", "systems", "executors", "runtime")  # what no frontend identifier may reach
+ALONE = ("schedule.py", "engine.py", "world.py", "edges.py", "limits.py", "terms.py")
+SOURCES = sorted({*(p for folder in BEHIND for p in (PACKAGE / folder).rglob("*.py")),
+                  *(PACKAGE / name for name in ALONE)})
+ENUMS = ("ToolSyntax", "ReasoningSyntax", "TextDecoding", "ImagePreparation", "ImageLayout",
+         "RenderConstraint", "ArgumentTyping", "CallIds")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_no_module_behind_the_frontend_names_its_identifiers(path):
+    forbidden = {field.name for record in (PreparedFrontend, PreparedImage)
+                 for field in dataclasses.fields(record)} - {"output", "patch", "eos_tokens"}
+    values = {name for enum in ENUMS for name in dict(getattr(contract, enum).items())}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in forbidden | values, f"line {node.lineno}: {node.attr}"
+            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            reached = node.attr == "frontend" and owner in ("contract", "prepared", "model")
+            assert not reached, f"line {node.lineno}: {owner}.frontend"
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names = [getattr(node, "module", "") or "", *(alias.name for alias in node.names)]
+            bad = [n for n in names if n.startswith("helios_dod.frontend")
+                   or n == "helios_dod.contract.frontend" or n in ("PreparedFrontend",)]
+            assert not bad, f"line {node.lineno}: {bad}"
+
+
+def test_importing_the_engine_imports_no_frontend():
+    program = ("import sys\nimport helios_dod.engine, helios_dod.schedule\n"
+               "import helios_dod.runtime.binding, helios_dod.runtime.native_model\n"
+               "import helios_dod.executors.host.executor\n"
+               "print([n for n in sys.modules if n.startswith(('helios_dod.frontend', "
+               "'helios_dod.server'))])")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def world_of(serving, manifest):
+    """Every byte that start-up makes of a contract for scheduling, packing and completion."""
+    prepared = decode(serving, manifest)
+    options = Options(cache_bytes=1 << 20, size="SMALL")
+    selection = choose(prepared, prepared.cache.page_bytes,
+                       lambda geometry: staging_layout(prepared, geometry)[1], options)
+    world = boot(selection.limits)
+    first = bind(world, prepared, selection)
+    blank = dataclasses.replace(prepared, frontend=None, vision=None, input_vocabulary=0)
+    settings = world[0]["settings"]
+    settings["input_vocabulary"] = 0  # declared image sentinels are part of a range check
+    digest = hashlib.sha256(np.ascontiguousarray(world).view(np.uint8)).digest()
+    return digest, selection, first, blank
+
+
+def test_the_same_world_whatever_the_frontend_is():
+    plain = world_of(*pair())
+    assert world_of(*with_output()) == plain
+    for layout, preparation in itertools.product(
+            (contract.FEATURE_RUN, contract.FEATURE_GRID), contract.ImagePreparation.values()[1:]):
+        serving, manifest, image = with_vision()
+        image.layout, image.preparation = layout, preparation
+        assert world_of(serving, manifest) == plain
+    enums = (contract.ToolSyntax, contract.ReasoningSyntax, contract.TextDecoding)
+    pairs = itertools.product(*(enum.values()[1:] for enum in enums))
+    seen = 0
+    for tool, reasoning, decoding in pairs:
+        serving, manifest = pair()
+        frontend = serving.model.frontend
+        frontend.tool_syntax, frontend.reasoning_syntax = tool, reasoning
+        frontend.text_decoding = decoding
+        frontend.strip_leading_space = not frontend.strip_leading_space
+        frontend.prefix_boundaries.add(roles=["user"], constraint=contract.RENDER_IF_PREFIX)
+        try:
+            decode(serving, manifest)
+        except ContractError as error:
+            assert "syntax" in error.field
+            continue
+        seen += 1
+        assert world_of(serving, manifest) == plain
+    assert seen >= 20
+
+
+def test_the_comparison_can_fail():
+    serving, manifest = pair()
+    serving.context_tokens = 32
+    assert world_of(serving, manifest) != world_of(*pair())

@@ -1,0 +1,166 @@
+"""NativeModel.load, manifests, Bootstrap.load, Server.start, RankPeers: what loading uses."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.cores.errors import AcceptanceError, CoreError
+from helios_dod.cores.keys import user_key
+from helios_dod.cores.reader import open_core
+from helios_dod.cores.writer import Publisher, write_core
+from helios_dod.runtime.native_model import NativeModel, RankPeers, plan
+from helios_dod.runtime.selection import Options, SelectionError
+from helios_dod.server.bootstrap import Bootstrap
+from helios_dod.server.launch import Server
+from tests.tiny_core import add_buffer, make_prepared
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+
+
+class Recorder:
+    """An executor that only looks at what it is given."""
+
+    name = "host"
+
+    def load(self, manifest, geometry, weights, staging_first, world):
+        self.geometry, self.weights = geometry, weights
+
+    def close(self):
+        self.closed = True
+
+    def descriptor(self):
+        return 0
+
+
+def make(tmp_path, change=None, accept=True):
+    prepared = make_prepared()
+    if change:
+        change(prepared.manifest, prepared.contract)
+    target = tmp_path / "tiny.core"
+    write_core(prepared, target, Publisher(user_key(), "tests"), accept=accept, overwrite=True)
+    return target
+
+
+OPTIONS = Options(cache_bytes=1 << 20, size="SMALL")
+
+
+def test_native_model_exposes_what_it_chose(tmp_path):
+    def change(manifest, serving):
+        serving.snapshots = 3
+        for graph in serving.model.graphs:
+            graph.state_rows_per_request = 2 if graph.program == "decode" else 1
+
+    executor = Recorder()
+    model = NativeModel.load(make(tmp_path, change), OPTIONS, executor)
+    (rank,) = model.manifests()
+    assert rank.rank == 0 and rank.geometry is executor.geometry
+    assert rank.cache_bytes == rank.geometry.pages * rank.page_bytes <= 1 << 20
+    assert rank.weight_bytes == 4096 and "decode" in rank.programs
+    rows = rank.state_rows
+    assert (rows.per_request, rows.execution, rows.snapshot) == (2, 2 * rank.geometry.slots, 6)
+    assert model.peers is RankPeers.Threads and {peer.name for peer in RankPeers} == {
+        "Threads", "Processes"}
+    assert set(model.phases) == {"contract", "world", "weights", "executor"}
+    assert "pages of 16 tokens" in model.report()
+    model.close()
+    assert executor.closed
+
+
+def test_changed_weights_are_refused_unless_trusted(tmp_path):
+    core = make(tmp_path)
+    data = bytearray((core / "weights.bin").read_bytes())
+    data[5] ^= 1
+    (core / "weights.bin").write_bytes(data)
+    executor = Recorder()
+    with pytest.raises(CoreError, match="weight resource weights: chunk 0"):
+        NativeModel.load(core, OPTIONS, executor)
+    assert not hasattr(executor, "weights")
+    model = NativeModel.load(core, OPTIONS, executor, trust_weights=True)
+    assert np.array_equal(model.weights[0]["weights"], np.frombuffer(data, np.uint8))
+
+
+def test_ranks_beyond_one_are_refused_by_name(tmp_path):
+    def change(manifest, serving):
+        for rank in range(2):
+            manifest.ranks.add(rank=rank, weights=["weights"])
+
+    with pytest.raises(SelectionError, match="ranks: 2 asked, one can be served"):
+        NativeModel.load(make(tmp_path, change), OPTIONS, Recorder())
+
+    def one(manifest, serving):
+        manifest.ranks.add(rank=0, weights=["weights"])
+
+    assert NativeModel.load(make(tmp_path, one), OPTIONS, Recorder()).weights[0].keys() == {
+        "weights"}
+
+    def missing(manifest, serving):
+        manifest.ranks.add(rank=0, weights=["weights", "more"])
+
+    with pytest.raises(ContractError, match=r"manifest.ranks\[0\].weights"):
+        NativeModel.load(make(tmp_path, missing), OPTIONS, Recorder())
+
+
+def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
+    def image(manifest, serving):
+        index = add_buffer(manifest, "features", wire.STAGING, wire.I32, (wire.PACKED, 1))
+        serving.model.graphs[2].bindings.add(
+            buffer=index, source=contract.IMAGE_FEATURE_INDEX, indexing=contract.PACKED_TOKEN)
+
+    with pytest.raises(ContractError, match=r"\(prefill\)\.bindings\[12\]\.source"):
+        NativeModel.load(make(tmp_path, image), OPTIONS, Recorder())
+
+    def device(manifest, serving):
+        manifest.cuda_bodies.add().nodes.add().fill.CopyFrom(wire.CudaFill(
+            destination=wire.CudaAddress(buffer=15), nbytes=4))
+        manifest.programs[4].cuda_body = 0
+
+    with pytest.raises(ContractError, match=r"\(decode\)\.body: .* host, got CUDA nodes"):
+        NativeModel.load(make(tmp_path, device), OPTIONS, Recorder())
+
+    def tuned(manifest, serving):
+        index = add_buffer(manifest, "chosen", wire.STATE, wire.I32, 4)
+        manifest.tuning.add(name="choose", body=2, outputs=[index])
+        manifest.programs[4].tuned.add(buffer=index, producer="choose")
+        serving.model.graphs[4].tuned_bindings.add(buffer=index, producer="choose")
+
+    with pytest.raises(ContractError, match="runs no tuning graphs, got choose"):
+        NativeModel.load(make(tmp_path, tuned), OPTIONS, Recorder())
+
+
+def test_history_drafting_is_refused_without_speculation(tmp_path):
+    with pytest.raises(ContractError, match="learned speculation enabled"):
+        NativeModel.load(make(tmp_path), OPTIONS, Recorder(), history_drafting=True)
+
+
+def test_nothing_loads_that_was_not_accepted(tmp_path):
+    core = make(tmp_path, accept=False)
+    with pytest.raises(AcceptanceError):
+        plan(core, OPTIONS)
+    with pytest.raises(AcceptanceError):
+        Bootstrap.load(core)
+
+
+def test_bootstrap_reads_the_core_only(tmp_path):
+    core = make(tmp_path)
+    bootstrap = Bootstrap.load(core)
+    assert bootstrap.contract == open_core(core).prepared(open_core(core).manifest())
+    assert bootstrap.assets.served_id == "tiny" and bootstrap.assets.eos == (2,)
+    assert bootstrap.assets.sampling.temperature == 0.5
+
+
+def test_the_server_starts_through_these_names():
+    assert callable(Server.start)
+    program = ("import inspect, helios_dod.server.serve_command as c, "
+               "helios_dod.runtime.engine_process as e\n"
+               "print('Server.start(' in inspect.getsource(c.run), "
+               "'NativeModel.load(' in inspect.getsource(e.run))")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "True True", done.stderr
