@@ -9,7 +9,7 @@ from helios_dod.executors.base import DeviceError
 from helios_dod.executors.host.executor import HostExecutor
 from helios_dod.runtime.load import load, plan
 from helios_dod.runtime.options import EngineOptions
-from helios_dod.runtime.selection import Options
+from helios_dod.runtime.selection import selection_options
 
 
 def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
@@ -19,9 +19,7 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     wake_engine: eventfd that frontends write after a submission. wake_frontends: eventfd of each
     frontend row, written when it has events. Returns after the device is quiet; raises what makes
     the engine unable to go on."""
-    made = plan(core_path, Options(
-        concurrency=options.max_active or None, context_tokens=options.context_tokens or None,
-        cache_bytes=options.cache_bytes or None, size=limits_name))
+    made = plan(core_path, selection_options(options, limits_name))
     executor = HostExecutor(options.threads)
     with compile_line("compiling for this processor"):
         engine = load(made, executor, memory)
