@@ -150,7 +150,21 @@ def test_errors_a_person_can_act_on(core: Path, tmp_path: Path) -> None:
         return done.stderr
 
     assert "no such core" in failing(str(tmp_path / "none"))
-    assert "--limits" in failing(str(core), "--max-active", "5000")
     port = ["--port", "0", "--accept", "test"]
-    assert "cache" in failing(str(core), "--cache-memory", "1", *port)
-    assert "context" in failing(str(core), "--context", "4096", *port)
+    assert "--max-active: 60 asked, 1 to 8 possible" in failing(
+        str(core), "--max-active", "60", *port)
+    assert "--cache-memory: 1 asked" in failing(str(core), "--cache-memory", "1", *port)
+    assert "--context: 4096 asked, 1 to 512 possible" in failing(
+        str(core), "--context", "4096", *port)
+    assert "--context: 300 asked" in failing(
+        str(core), "--context", "300", "--cache-memory", "20K", *port)
+
+
+def test_small_cache_shortens_the_context(core: Path) -> None:
+    """A request that gives no limit gets what the cache can hold, not a refusal."""
+    with running(command(core, "--cache-memory", "60K")) as server:
+        context = httpx.get(server.url + "/v1/models").json()["data"][0]["max_model_len"]
+        assert 64 <= context < 512
+        answer = httpx.post(server.url + "/v1/chat/completions", timeout=PATIENCE_S, json={
+            "model": "default", "messages": MESSAGES, "ignore_eos": True}).json()
+        assert answer["usage"]["total_tokens"] == context

@@ -10,7 +10,7 @@ from helios_dod.executors.base import DeviceError
 from helios_dod.executors.host.executor import HostExecutor
 from helios_dod.runtime.native_model import NativeModel, note_weights
 from helios_dod.runtime.options import EngineOptions
-from helios_dod.runtime.selection import Options
+from helios_dod.runtime.selection import selection_options
 
 
 def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
@@ -20,13 +20,10 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     wake_engine: eventfd that frontends write after a submission. wake_frontends: eventfd of each
     frontend row, written when it has events. Returns after the device is quiet; raises what makes
     the engine unable to go on."""
-    chosen = Options(
-        concurrency=options.max_active or None, context_tokens=options.context_tokens or None,
-        cache_bytes=options.cache_bytes or None, size=limits_name)
     note_weights(options.trust_weights)
     executor = HostExecutor(options.threads)
     with compile_line("compiling for this processor"):
-        model = NativeModel.load(core_path, chosen, executor, memory,
+        model = NativeModel.load(core_path, selection_options(options, limits_name), executor, memory,
                                  trust_weights=options.trust_weights)
         engine = model.engine
         engine.warm()  # nothing compiles after `ready`

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.errors import UserError
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import LARGE, MEDIUM, SMALL, TEST_MIN, Limits
+from helios_dod.limits import LARGE, MEDIUM, SIZES, SMALL, Limits
+from helios_dod.runtime.options import EngineOptions
 from helios_dod.terms import OP_DECODE, OP_INITIALIZE, OP_MIXED, OP_PREFILL, OP_SCORED_PREFILL
 
 DEFAULT_CACHE_SHARE = 0.4  # of the memory that is free at start
@@ -16,7 +17,9 @@ class SelectionError(UserError):
     """Options or machine do not fit the core: the field, what was asked, what is possible."""
 
     def __init__(self, field: str, asked: object, possible: str) -> None:
-        super().__init__(f"{field}: {asked} asked, {possible}")
+        self.field = field
+        self.reason = f"{asked} asked, {possible}"
+        super().__init__(f"{field}: {self.reason}")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,13 @@ class Options:
     host_pending: bool = False
     caching: bool = True  # prefixes are reused
     size: str | None = None  # name of a Limits
+
+
+def selection_options(engine: EngineOptions, size: str | None) -> Options:
+    """What a server's user chose; 0 there is None here."""
+    return Options(
+        concurrency=engine.max_active or None, context_tokens=engine.context_tokens or None,
+        cache_bytes=engine.cache_bytes or None, size=size)
 
 
 @dataclass(frozen=True)
@@ -94,50 +104,72 @@ def require_programs(contract: PreparedContract, slots: int, prefill: int, host:
 
 def choose_pages(page_bytes: int, most: int, options: Options) -> int:
     """Pages of the cache: what `most` requests could hold, within the memory."""
+    free = available_bytes()
     budget = options.cache_bytes
     if budget is None:
-        budget = int(available_bytes() * DEFAULT_CACHE_SHARE)
+        budget = int(free * DEFAULT_CACHE_SHARE)
     pages = min(most, budget // max(page_bytes, 1))
     if pages < 1:
-        raise SelectionError("cache_bytes", budget, f"one page takes {page_bytes}")
+        raise SelectionError("cache_bytes", budget, f"but one page takes {page_bytes} bytes")
+    if pages * page_bytes > free:
+        raise SelectionError(
+            "cache_bytes", pages * page_bytes, f"but {free} bytes of memory are free")
     return pages
+
+
+def choose_context(contract: PreparedContract, options: Options, pages: int) -> int:
+    """Tokens of one request: what was asked, or as many as the core, the cache and a size that was
+    named can hold, so that every request within them can run alone."""
+    page_tokens = contract.cache.page_tokens
+    held = pages * page_tokens
+    if options.context_tokens is None:
+        size = SIZES[options.size or LARGE.name]
+        return min(contract.context_tokens, held, size.context_max,
+                   size.pages_per_request_max * page_tokens)
+    if options.context_tokens > held:
+        raise SelectionError("context_tokens", options.context_tokens,
+                             f"but the cache's {pages} pages hold {held}")
+    return options.context_tokens
 
 
 def choose_limits(name: str | None, geometry: Geometry, context: int, width: int, programs: int,
                   bindings: int, words: int) -> Limits:
-    """The smallest named size that holds the selection."""
-    sizes = (TEST_MIN, SMALL, MEDIUM, LARGE)
+    """The named size, or the smallest to hold the selection."""
+    needs = {
+        "slots_max": geometry.slots, "lanes_max": geometry.lanes, "packed_max": geometry.packed,
+        "context_max": context, "pages_per_request_max": geometry.pages_per_request,
+        "width_max": width, "programs_max": programs, "bindings_max": bindings,
+        "staging_words_max": words, "page_updates_max": geometry.updates}
+    sizes = (SMALL, MEDIUM, LARGE) if name is None else (SIZES[name],)
     for size in sizes:
-        fits = (geometry.slots <= size.slots_max and geometry.lanes <= size.lanes_max
-                and geometry.packed <= size.packed_max and context <= size.context_max
-                and geometry.pages_per_request <= size.pages_per_request_max
-                and width <= size.width_max and programs <= size.programs_max
-                and bindings <= size.bindings_max and words <= size.staging_words_max
-                and geometry.updates <= size.page_updates_max)
-        if fits and ((name is None and size is not TEST_MIN) or name == size.name):
+        short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
+                 if need > getattr(size, field)]
+        if not short:
             return size
-    raise SelectionError(
-        "size", name or "default", f"geometry {geometry}, context {context} fits none")
+    raise SelectionError("size", size.name, f"but this core and its options need {short[0]}")
 
 
 def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[[Geometry], int],
            options: Options) -> Selection:
     """Resolves options against the core and the machine. Raises SelectionError."""
     slots = choose_number("concurrency", options.concurrency, contract.concurrency)
-    context = choose_number("context_tokens", options.context_tokens, contract.context_tokens)
+    most = choose_number("context_tokens", options.context_tokens, contract.context_tokens)
     prefill = choose_number("prefill_tokens", options.prefill_tokens, contract.prefill_tokens)
     prefill = max(prefill, slots)
     require_programs(contract, slots, prefill, options.host_pending)
     programs = choose_programs(contract, slots)
     loaded = [contract.programs[index] for index in programs]
-    per_request = -(-context // contract.cache.page_tokens)
+    page_tokens = contract.cache.page_tokens
+    pages = choose_pages(page_bytes, slots * -(-most // page_tokens), options)
+    context = choose_context(contract, options, pages)
+    per_request = -(-context // page_tokens)
     lanes, packed = max(p.batch for p in loaded), max(p.packed for p in loaded)
     scored = max((p.packed for p in loaded if p.operation == OP_SCORED_PREFILL), default=0)
     geometry = Geometry(
         lanes=lanes, packed=packed, slots=slots,
-        pages=choose_pages(page_bytes, slots * per_request, options),
-        page_tokens=contract.cache.page_tokens, pages_per_request=per_request,
-        updates=packed // contract.cache.page_tokens + 2 * lanes + per_request,
+        pages=min(pages, slots * per_request), page_tokens=page_tokens,
+        pages_per_request=per_request,
+        updates=packed // page_tokens + 2 * lanes + per_request,
         logit_rows=max(lanes, scored))
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),

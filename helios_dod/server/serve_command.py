@@ -12,13 +12,15 @@ from helios_dod.limits import SIZES
 if TYPE_CHECKING:
     from helios_dod.server.options import ServeOptions
 
-BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
+                   "cache_bytes": "--cache-memory", "size": "--limits"}
 
 
 def byte_count(text: str) -> int:
     """Bytes from a number with an optional unit: 800M, 4G."""
     lowered = text.strip().lower().removesuffix("b").removesuffix("i")
-    digits = lowered.rstrip("kmg")
+    digits = lowered.rstrip("kmgt")
     try:
         return int(float(digits) * BYTE_UNITS[lowered[len(digits):]])
     except (ValueError, KeyError, OverflowError):
@@ -53,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accept the core's publisher and licence, named by its signed namespace")
     add("--trust-weights", action="store_true",
         help="do not compare the weights with their signed digests at start")
-    add("--limits", default="SMALL", choices=[name for name in SIZES if name != "TEST_MIN"],
-        help="capacity of the scheduler's tables (default %(default)s)")
+    add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"],
+        help="capacity of the scheduler's tables (default: the smallest that fits)")
     add("--drain-seconds", type=int, default=30, metavar="S",
         help="at SIGTERM, time for running answers to finish (default %(default)s)")
 
@@ -72,7 +74,25 @@ def run(args: argparse.Namespace) -> int:
 
         options = replace(options, core=demo_core())
     authorize(open_core(options.core), args.accept)
-    return Server.start(options, held)
+    return Server.start(fitted(options, args.limits), held)
+
+
+def fitted(options: "ServeOptions", limits_name: str | None) -> "ServeOptions":
+    """Options with every choice made that the core and this machine decide. Raises UserError, so
+    that what does not fit is said before anything starts."""
+    from helios_dod.runtime.load import plan
+    from helios_dod.runtime.selection import SelectionError, selection_options
+
+    try:
+        chosen = plan(options.core, selection_options(options.engine, limits_name)).selection
+        engine = replace(options.engine, context_tokens=chosen.context_tokens,
+                         cache_bytes=chosen.geometry.pages * chosen.page_bytes)
+        return replace(options, engine=engine, limits_name=chosen.limits.name)
+    except SelectionError as error:
+        flag = SELECTION_FLAGS.get(error.field, error.field)
+        raise UserError(f"{flag}: {error.reason}") from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def run_engine(*arguments: Any) -> None:
@@ -100,7 +120,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
         return ServeOptions(
             core=args.core or Path(), load_assets=load, run_engine=run_engine,
             host=args.host, port=args.port, workers=args.workers,
-            limits_name=args.limits, queue_capacity=args.queue_capacity,
+            limits_name=args.limits or "LARGE", queue_capacity=args.queue_capacity,
             model_name=args.model_name, drain_seconds=args.drain_seconds,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
