@@ -23,8 +23,9 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     note_weights(options.trust_weights)
     executor = HostExecutor(options.threads)
     with compile_line("compiling for this processor"):
-        model = NativeModel.load(core_path, selection_options(options, limits_name), executor, memory,
-                                 trust_weights=options.trust_weights)
+        model = NativeModel.load(
+            core_path, selection_options(options, limits_name), executor, memory,
+            trust_weights=options.trust_weights)
         engine = model.engine
         engine.warm()  # nothing compiles after `ready`
     print(model.report(), file=sys.stderr)

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 def fitted(options: "ServeOptions", limits_name: str | None) -> "ServeOptions":
     """Options with every choice made that the core and this machine decide. Raises UserError, so
     that what does not fit is said before anything starts."""
-    from helios_dod.runtime.load import plan
+    from helios_dod.runtime.native_model import plan
     from helios_dod.runtime.selection import SelectionError, selection_options
 
     try:
