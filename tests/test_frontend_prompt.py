@@ -257,6 +257,8 @@ def test_variables_that_a_template_sets_by_default_are_its_variables() -> None:
     ({"tools": TOOLS * 2}, "tools[1].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
+     "messages[0].tool_calls"),
     ({"messages": [{"role": "assistant", "tool_calls": [
         {"function": {"name": "f", "arguments": "[1]"}}]}]},
      "messages[0].tool_calls[0].function.arguments"),
@@ -266,7 +268,9 @@ def test_variables_that_a_template_sets_by_default_are_its_variables() -> None:
 ])
 def test_what_would_have_no_effect_is_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        prepared(assets_of(text_tables.byte_level()), **fields)
+        shows_calls = "arguments" in json.dumps(fields)
+        template = TEMPLATE + "{{ message.tool_calls }}" * shows_calls
+        prepared(assets_of(text_tables.byte_level(), template), **fields)
     assert caught.value.param == param
 
 

@@ -101,7 +101,7 @@ class Preparer:
         return np.array(ids, dtype=np.int32)
 
     def check_shown(self, request: ChatRequest, known: set[str]) -> None:
-        """Refuses tools and documents that the core's template or syntax would not show."""
+        """Refuses tools, calls and documents that the core's template or syntax does not show."""
         def refuse(name: str, why: str) -> NoReturn:
             raise RequestError(f"'{name}': {why}.", name, "unsupported_value")
 
@@ -111,6 +111,11 @@ class Preparer:
                 refuse("tools", "this model's chat template takes no tools")
             if syntax is None or syntax.tool is None:
                 refuse("tools", "this server declares no tool syntax for the model")
+        if "tool_calls" not in self.assets.chat_template:
+            for i, message in enumerate(request.messages):
+                if message.tool_calls:
+                    refuse(f"messages[{i}].tool_calls",
+                           "this model's chat template shows no tool calls")
         if request.documents and "documents" not in known:
             refuse("documents", "this model's chat template takes no documents")
 

@@ -80,9 +80,11 @@ def throughput(options: argparse.Namespace) -> int:
 
 def load(options: argparse.Namespace) -> int:
     """Prints how long a core takes to load, by phase."""
-    from helios_dod.perf.load import run
+    from helios_dod.perf.load import run, start_times
 
     result = run(options.core, options.repeats)
+    if options.start:
+        result["start_ms"] = start_times(options.core, options.repeats)
     if options.json:
         print(json.dumps({"machine": machine(), **result}))
         return 0
@@ -94,6 +96,9 @@ def load(options: argparse.Namespace) -> int:
     print(f"weights, {result['weight_bytes']} bytes on {result['threads']} threads: trusted "
           f"{result['weights_trusted_ms']} ms, verified {result['weights_verified_ms']} ms; plain "
           f"SHA-256 {result['sha256_ms']} ms; {result['of_sha256_rate']} of its rate")
+    if options.start:
+        print("start to a loaded engine: verified {verified} ms, trusted {trusted} ms".format(
+            **result["start_ms"]))
     return 0
 
 
@@ -133,6 +138,8 @@ def main() -> int:
     command = commands.add_parser("load", help="time of loading a core, by phase")
     command.add_argument("core", type=Path, help="a prepared core")
     command.add_argument("--repeats", type=int, default=7)
+    command.add_argument("--start", action="store_true",
+                         help="also time loading the engine, weights verified and trusted")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=load)
     options = parser.parse_args()

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ def plain_sha256(arrays: list[np.ndarray], threads: int) -> None:
     parts = [part for data in arrays for part in np.array_split(data, threads)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda part: hashlib.sha256(part.data).digest(), parts))
+
+
+def start_times(path: Path, repeats: int) -> dict[str, float]:
+    """Milliseconds from a path to a loaded engine, with and without verified weights; what is
+    compiled comes from the cache."""
+    from helios_dod.executors.host.executor import HostExecutor
+    from helios_dod.runtime.native_model import NativeModel
+    from helios_dod.runtime.selection import Options
+
+    def start(trust: bool) -> NativeModel:
+        return NativeModel.load(path, Options(), HostExecutor(0), trust_weights=trust)
+
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(repeats + 1):  # the first pair warms caches and is not counted
+        for trust in (False, True):
+            spent, model = clock(partial(start, trust))
+            found[trust].append(spent)
+            model.close()
+    return {name: round(statistics.median(found[trust][1:]), 1)
+            for name, trust in (("verified", False), ("trusted", True))}
 
 
 def run(path: Path, repeats: int = 7) -> dict[str, Any]:
