@@ -126,3 +126,15 @@ def test_text_parts_are_joined(assets: Assets) -> None:
     split = prepared(assets, messages=[{"role": "developer", "content": parts}]).prompt
     joined = prepared(assets, messages=[{"role": "system", "content": "a\nb"}]).prompt
     assert split.tolist() == joined.tolist()
+
+
+def test_text_that_cannot_fit_is_not_encoded(assets: Assets, monkeypatch) -> None:
+    """Megabytes are refused by their size; the tokenizer never sees them."""
+    preparer = Preparer(assets)
+    monkeypatch.setattr(preparer.encoder, "encode", lambda text: pytest.fail("encoded"))
+    huge = "word " * (CONTEXT * assets.byte_table.token_bytes_max)
+    request = decode_chat(json.dumps({
+        "model": "m", "messages": [{"role": "user", "content": huge}]}).encode())
+    with pytest.raises(RequestError, match="bytes") as caught:
+        preparer.prepare(request, CONTEXT)
+    assert caught.value.code == "context_length_exceeded"

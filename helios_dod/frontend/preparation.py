@@ -95,6 +95,7 @@ class Preparer:
                 raise RequestError("The chat template does not show the final message, so it "
                                    "cannot be continued.", "continue_final_message",
                                    "unsupported_value")
+        self.check_size(text)
         ids = self.encoder.encode(text)
         if self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
             ids.insert(0, self.assets.bos)
@@ -132,6 +133,18 @@ class Preparer:
             [secrets.randbits(62) for _ in submissions],
             1 if request.parallel_tool_calls is False else CALLS_MAX,
             request.include_reasoning is not False)
+
+    def check_size(self, text: str) -> None:
+        """Refuses text that no tokens within the context can hold, before it costs the time and
+        memory of encoding it."""
+        context = self.assets.context_tokens
+        most = context * self.assets.byte_table.token_bytes_max
+        size = len(text.encode())
+        if size > most:
+            raise RequestError(
+                f"This model's context is {context} tokens, which hold at most {most} bytes of "
+                f"text, but 'messages' are rendered to {size} bytes.", "messages",
+                "context_length_exceeded")
 
     def output_limit(self, request: ChatRequest, prompt_count: int, context: int) -> int:
         """Tokens that the request may generate. Raises RequestError where it cannot fit."""
