@@ -151,7 +151,8 @@ class Core:
         """Resource id -> read-only uint8 array: over the mapped file, or in memory where sealed.
 
         What lies at an address is fetched into the user's cache folder first. trust: skip the
-        digests, for files that nobody else can write; fetched and sealed bytes are always verified.
+        digests, for files that nobody else can write; while they are fetched, and where they are
+        sealed, bytes are verified all the same.
         progress: called with bytes checked since its last call."""
         mapped = {}
         for number, weight in enumerate(self.body.weights, len(self.body.executables)):
