@@ -60,7 +60,7 @@ class Harness:
     """One executor with a core loaded, and rows to run on it."""
 
     def __init__(self, prepared: Prepared, executor: Any, *, slots: int = 32, pages: int = 128,
-                 limits: Limits = SMALL) -> None:
+                 limits: Limits = SMALL, weights: Any = None) -> None:
         self.prepared, self.executor = prepared, executor
         self.manifest = prepared.manifest
         self.geometry = geometry_of(prepared, slots, pages)
@@ -72,7 +72,8 @@ class Harness:
                 self.first[index] = cursor
                 cursor = -(-(cursor + self.words(buffer)) // 16) * 16
         assert cursor <= limits.staging_words_max
-        weights = {prepared.weights.resource_id: prepared.weights.assemble()}
+        if weights is None:
+            weights = {prepared.weights.resource_id: prepared.weights.assemble()}
         executor.load(self.manifest, self.geometry, weights, self.first, self.world)
         self.graphs = {graph.program: graph for graph in prepared.contract.model.graphs}
         self.sequence = 0
@@ -238,6 +239,8 @@ class Harness:
         shape = [self.geometry.extent(axis.symbol, axis.multiplier) for axis in buffer.shape]
         if isinstance(self.executor, PlainDevice):
             return self.executor.arrays[index]
+        if self.executor.name == "cuda":
+            return self.executor.memory.read(index).view(DTYPES[buffer.dtype]).reshape(shape)
         return self.executor.memory.owned[index].view(DTYPES[buffer.dtype]).reshape(shape)
 
     def close(self) -> None:

@@ -3,24 +3,17 @@ catalog, transport, completion layout, confidence, staging tables and ranks."""
 
 from collections.abc import Iterable
 
-from helios_dod.contract.errors import ContractError, require
+from helios_dod.contract.cuda import check_cuda
+from helios_dod.contract.errors import require
 from helios_dod.contract.wire import manifest_pb2 as wire
 
-NODES_MAX = 65_536  # of one device body
-GRID_AXES = 3
-THREADS_MAX = 1024  # of one block
-SHARED_NBYTES_MAX = 256 << 10
 STAGING_FRAMES = 2  # host frames of a staging table
 RANKS_MAX = 1024
 
 
 def check_devices(manifest: wire.ExecutionManifest) -> None:
     """Raises ContractError, naming the field. Buffers are checked already."""
-    for i, module in enumerate(manifest.modules):
-        for name in ("resource_id", "name"):
-            require(bool(getattr(module, name)), f"manifest.modules[{i}].{name}", "a name", "")
-    for i, body in enumerate(manifest.cuda_bodies):
-        _check_cuda_body(manifest, body, f"manifest.cuda_bodies[{i}]")
+    check_cuda(manifest)
     _check_transport(manifest)
     _check_completion_layout(manifest)
     _check_confidence(manifest)
@@ -38,61 +31,6 @@ def check_code(manifest: wire.ExecutionManifest, program: wire.Program | wire.Tu
     else:
         require(program.body < len(manifest.host_bodies), f"{field}.body",
                 f"a body below {len(manifest.host_bodies)}", program.body)
-
-
-def _check_cuda_body(
-    manifest: wire.ExecutionManifest, body: wire.CudaBody, field: str,
-) -> None:
-    require(0 < len(body.nodes) <= NODES_MAX, f"{field}.nodes", f"1 to {NODES_MAX}",
-            len(body.nodes))
-    for i, edge in enumerate(body.edges):
-        require(edge.before < edge.after < len(body.nodes), f"{field}.edges[{i}]",
-                f"before < after < {len(body.nodes)} nodes", f"{edge.before} to {edge.after}")
-    for i, node in enumerate(body.nodes):
-        place, kind = f"{field}.nodes[{i}]", node.WhichOneof("node")
-        if kind == "kernel":
-            _check_kernel(manifest, node.kernel, f"{place}.kernel")
-        elif kind == "copy":
-            for name in ("source", "destination"):
-                address = getattr(node.copy, name)
-                _check_address(manifest, address, f"{place}.copy.{name}", name == "destination")
-            require(node.copy.nbytes > 0, f"{place}.copy.nbytes", "at least 1", 0)
-        elif kind == "fill":
-            _check_address(manifest, node.fill.destination, f"{place}.fill.destination", True)
-            require(node.fill.nbytes > 0, f"{place}.fill.nbytes", "at least 1", 0)
-            require(node.fill.byte < 256, f"{place}.fill.byte", "0 to 255", node.fill.byte)
-        else:
-            raise ContractError(place, "a kernel, copy or fill", "none")
-
-
-def _check_kernel(manifest: wire.ExecutionManifest, kernel: wire.CudaKernel, field: str) -> None:
-    require(kernel.module < len(manifest.modules), f"{field}.module",
-            f"a module below {len(manifest.modules)}", kernel.module)
-    require(bool(kernel.entry), f"{field}.entry", "a kernel's name", "")
-    for name in ("grid", "block"):
-        extents = list(getattr(kernel, name))
-        require(len(extents) == GRID_AXES and min(extents) >= 1, f"{field}.{name}",
-                f"{GRID_AXES} extents of at least 1", extents)
-    threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
-    require(threads <= THREADS_MAX, f"{field}.block", f"at most {THREADS_MAX} threads", threads)
-    require(kernel.shared_nbytes <= SHARED_NBYTES_MAX, f"{field}.shared_nbytes",
-            f"at most {SHARED_NBYTES_MAX}", kernel.shared_nbytes)
-    for i, argument in enumerate(kernel.arguments):
-        kind = argument.WhichOneof("argument")
-        require(kind is not None, f"{field}.arguments[{i}]", "an argument", "none")
-        if kind == "address":
-            _check_address(manifest, argument.address, f"{field}.arguments[{i}].address", False)
-
-
-def _check_address(
-    manifest: wire.ExecutionManifest, address: wire.CudaAddress, field: str, written: bool,
-) -> None:
-    require(address.buffer < len(manifest.buffers), f"{field}.buffer",
-            f"a buffer number below {len(manifest.buffers)}", address.buffer)
-    kind = manifest.buffers[address.buffer].kind
-    if written:
-        require(kind not in (wire.WEIGHT, wire.STAGING), f"{field}.buffer",
-                "a buffer that programs may write", wire.BufferKind.Name(kind))
 
 
 def _check_transport(manifest: wire.ExecutionManifest) -> None:

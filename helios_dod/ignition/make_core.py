@@ -5,7 +5,9 @@ from pathlib import Path
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.writer import Publisher, check_target, write_core
 from helios_dod.ignition.checkpoints import open_checkpoint
+from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.prepared import PreparationError, Prepared
 from helios_dod.ignition.recipes import prepare
 from helios_dod.progress import Progress
 
@@ -16,16 +18,22 @@ def make_core(
     options: Options,
     *,
     namespace: str,
+    target_device: str = "host",
     recipe: str | None = None,
     key_path: Path | None = None,
     overwrite: bool = False,
 ) -> None:
     """Prepares `checkpoint` into the core folder `target`, accepted by this user, with progress.
 
+    target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16.
     Raises PreparationError, CoreError, ContractError."""
     check_target(target, overwrite)  # before the work; the writer looks again under its lock
     key = user_key(key_path)
-    prepared = prepare(open_checkpoint(checkpoint), options, recipe)
+    opened = open_checkpoint(checkpoint)
+    if target_device == "host":
+        prepared = prepare(opened, options, recipe)
+    else:
+        prepared = _for_cuda(opened, options, recipe)
     with Progress(f"preparing {target.name}", prepared.weights.nbytes) as progress:
         write_core(
             prepared,
@@ -35,3 +43,16 @@ def make_core(
             overwrite=overwrite,
             progress=progress,
         )
+
+
+def _for_cuda(opened: Checkpoint, options: Options, recipe: str | None) -> Prepared:
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise PreparationError(
+            "target cuda-sm90 compiles kernels with Triton, which is not installed: "
+            "pip install 'helios-dod[prepare-cuda]'") from error
+    from helios_dod.ignition.cuda.prepare import for_cuda
+    from helios_dod.ignition.cuda.weights import dense_checkpoint
+
+    return for_cuda(prepare(dense_checkpoint(opened), options, recipe))

@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the model writes reasoning, or none (default: as its chat template shows)",
     )
     parser.add_argument(
+        "--target",
+        choices=("host", "cuda-sm90"),
+        default="host",
+        help="what runs it; cuda-sm90 needs Triton here but no GPU (default: %(default)s)",
+    )
+    parser.add_argument(
         "--namespace",
         default=DEFAULT_NAMESPACE,
         metavar="NAME",
@@ -84,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         args.out,
         options,
         recipe=args.recipe,
+        target_device=args.target,
         namespace=args.namespace,
         key_path=args.key,
         overwrite=args.overwrite,

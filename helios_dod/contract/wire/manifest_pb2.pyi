@@ -109,6 +109,12 @@ class RotaryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HALVES: _ClassVar[RotaryKind]
     INTERLEAVED: _ClassVar[RotaryKind]
 
+class ExecutorWord(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXECUTOR_WORD_UNSPECIFIED: _ClassVar[ExecutorWord]
+    SUBMISSION_COUNT: _ClassVar[ExecutorWord]
+    FINISHED_COUNT: _ClassVar[ExecutorWord]
+
 class LiveCount(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LIVE_COUNT_UNSPECIFIED: _ClassVar[LiveCount]
@@ -187,6 +193,9 @@ LAYER: NormKind
 ROTARY_KIND_UNSPECIFIED: RotaryKind
 HALVES: RotaryKind
 INTERLEAVED: RotaryKind
+EXECUTOR_WORD_UNSPECIFIED: ExecutorWord
+SUBMISSION_COUNT: ExecutorWord
+FINISHED_COUNT: ExecutorWord
 LIVE_COUNT_UNSPECIFIED: LiveCount
 LIVE_PACKED_ROWS: LiveCount
 LIVE_LANE_ROWS: LiveCount
@@ -607,34 +616,46 @@ class HostBody(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[HostOperation, _Mapping]]] = ...) -> None: ...
 
 class CudaModule(_message.Message):
-    __slots__ = ("resource_id", "name")
+    __slots__ = ("resource_id", "name", "architecture", "image")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     name: str
-    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    architecture: int
+    image: bytes
+    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ..., architecture: _Optional[int] = ..., image: _Optional[bytes] = ...) -> None: ...
 
 class CudaArgument(_message.Message):
-    __slots__ = ("address", "word", "words", "real", "live")
+    __slots__ = ("address", "word", "words", "real", "live", "extent", "executor_word", "row_bytes")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WORD_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     REAL_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_WORD_FIELD_NUMBER: _ClassVar[int]
+    ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
     address: CudaAddress
     word: int
     words: int
     real: float
     live: LiveCount
-    def __init__(self, address: _Optional[_Union[CudaAddress, _Mapping]] = ..., word: _Optional[int] = ..., words: _Optional[int] = ..., real: _Optional[float] = ..., live: _Optional[_Union[LiveCount, str]] = ...) -> None: ...
+    extent: Extent
+    executor_word: ExecutorWord
+    row_bytes: int
+    def __init__(self, address: _Optional[_Union[CudaAddress, _Mapping]] = ..., word: _Optional[int] = ..., words: _Optional[int] = ..., real: _Optional[float] = ..., live: _Optional[_Union[LiveCount, str]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., executor_word: _Optional[_Union[ExecutorWord, str]] = ..., row_bytes: _Optional[int] = ...) -> None: ...
 
 class CudaAddress(_message.Message):
-    __slots__ = ("buffer", "offset")
+    __slots__ = ("buffer", "offset", "alignment")
     BUFFER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
     buffer: int
     offset: int
-    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    alignment: int
+    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ..., alignment: _Optional[int] = ...) -> None: ...
 
 class CudaKernel(_message.Message):
     __slots__ = ("module", "entry", "grid", "block", "shared_nbytes", "arguments")
@@ -672,23 +693,33 @@ class CudaFill(_message.Message):
     byte: int
     def __init__(self, destination: _Optional[_Union[CudaAddress, _Mapping]] = ..., nbytes: _Optional[int] = ..., byte: _Optional[int] = ...) -> None: ...
 
+class CudaIngest(_message.Message):
+    __slots__ = ("buffers",)
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    buffers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, buffers: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class CudaNode(_message.Message):
-    __slots__ = ("kernel", "copy", "fill")
+    __slots__ = ("kernel", "copy", "fill", "ingest")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
+    INGEST_FIELD_NUMBER: _ClassVar[int]
     kernel: CudaKernel
     copy: CudaCopy
     fill: CudaFill
-    def __init__(self, kernel: _Optional[_Union[CudaKernel, _Mapping]] = ..., copy: _Optional[_Union[CudaCopy, _Mapping]] = ..., fill: _Optional[_Union[CudaFill, _Mapping]] = ...) -> None: ...
+    ingest: CudaIngest
+    def __init__(self, kernel: _Optional[_Union[CudaKernel, _Mapping]] = ..., copy: _Optional[_Union[CudaCopy, _Mapping]] = ..., fill: _Optional[_Union[CudaFill, _Mapping]] = ..., ingest: _Optional[_Union[CudaIngest, _Mapping]] = ...) -> None: ...
 
 class CudaEdge(_message.Message):
-    __slots__ = ("before", "after")
+    __slots__ = ("before", "after", "overlap")
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
     before: int
     after: int
-    def __init__(self, before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+    overlap: bool
+    def __init__(self, before: _Optional[int] = ..., after: _Optional[int] = ..., overlap: _Optional[bool] = ...) -> None: ...
 
 class CudaBody(_message.Message):
     __slots__ = ("nodes", "edges")

@@ -1,0 +1,189 @@
+"""The CUDA executor: prepared graphs, a launch a step, completion polled without driver calls."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numba import typeof
+
+from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.cuda import watch
+from helios_dod.executors.cuda.driver import Device, call, driver
+from helios_dod.executors.cuda.graphs import Code, Graph
+from helios_dod.executors.cuda.memory import Memory
+from helios_dod.executors.host.buffers import aligned_zeros
+from helios_dod.limits import FRAMES_MAX
+
+DRAIN_POLL_S = 0.00002
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+
+
+class CudaExecutor:
+    """Runs CudaBody programs of one device. One owner thread calls it.
+
+    programs: manifest indices to load; None for all."""
+
+    name = "cuda"
+
+    def __init__(self, ordinal: int = 0, programs: tuple[int, ...] | None = None) -> None:
+        self.device = Device(ordinal)
+        self._programs = programs
+        self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._control = aligned_zeros(8 * watch.CONTROL_WORDS).view(np.int64)
+        self._control[watch.DONE] = self._done
+        self._queued: deque[int] = deque()
+        self._counted = 0  # submissions known to be finished
+        self._finished = 0  # sequence of the newest of them
+        self._failure: DeviceError | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.load_ns: dict[str, int] = {}
+
+    def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, Any],
+             staging_first: Mapping[int, int], world: np.ndarray) -> None:
+        """Uploads weights, allocates everything, loads code and instantiates every graph."""
+        assert self._thread is None, "load is called once"
+        chosen = list(range(len(manifest.programs)) if self._programs is None else self._programs)
+        for index in chosen:
+            if manifest.programs[index].WhichOneof("code") != "cuda_body":
+                raise DeviceError(f"program {manifest.programs[index].name!r} has no CUDA body; "
+                                  f"prepare the core with --target cuda-sm90")
+        started = time.monotonic_ns()
+        self.memory = Memory(self.device, manifest, geometry, weights, staging_first, world,
+                             chosen)
+        bound = time.monotonic_ns()
+        self._code = Code(self.device, manifest)
+        self._stream = call("cuStreamCreate", NON_BLOCKING)
+        self.graphs: dict[tuple[int, int], Graph] = {}
+        for index in chosen:
+            body = manifest.cuda_bodies[manifest.programs[index].cuda_body]
+            for frame in range(FRAMES_MAX):
+                self.graphs[frame, index] = Graph(self.device, self._code, self.memory, body, frame)
+        for graph in self.graphs.values():
+            call("cuGraphUpload", graph.handle, self._stream)
+        call("cuCtxSynchronize")
+        self.load_ns = {"memory": bound - started, "graphs": time.monotonic_ns() - bound}
+        watch.follow.compile((typeof(self._control), typeof(self.memory.finished)))
+        self._thread = threading.Thread(target=self._watch, name="cuda-watch", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        """Follows submissions; asks the driver only where nothing finishes for long."""
+        try:
+            self.device.enter()
+            control = self._control
+            while not control[watch.STOP]:
+                control[watch.ASLEEP] = 1
+                if control[watch.SUBMITTED] <= control[watch.SEEN]:
+                    os.eventfd_read(self._wake)
+                control[watch.ASLEEP] = 0
+                while watch.follow(control, self.memory.finished) and self._failure is None:
+                    self._ask()
+        except BaseException as error:
+            self._failure = DeviceError(f"the thread that watches the device failed: {error}")
+            os.eventfd_write(self._done, 1)
+
+    def _ask(self) -> None:
+        """Looks for an error of the device; it stays for good and is told to whoever polls."""
+        answer = driver.cuStreamQuery(self._stream)[0]
+        results = driver.CUresult
+        if answer in (results.CUDA_SUCCESS, results.CUDA_ERROR_NOT_READY):
+            return
+        self._failure = DeviceError(
+            f"a submitted program failed: cuStreamQuery(stream): {answer.name}")
+        os.eventfd_write(self._done, 1)
+
+    def submit(self, frame: int, program: int, sequence: int) -> None:
+        """Launches a program's graph; asynchronous."""
+        if self._failure is not None:
+            raise self._failure
+        graph = self.graphs.get((frame, program))
+        if graph is None:
+            raise DeviceError(f"submit(frame {frame}, program {program}): not loaded")
+        answer = driver.cuGraphLaunch(graph.handle, self._stream)[0]
+        if answer != driver.CUresult.CUDA_SUCCESS:
+            self._failure = DeviceError(
+                f"cuGraphLaunch(frame {frame}, program {program}, sequence {sequence}): "
+                f"{answer.name}")
+            raise self._failure
+        self._queued.append(sequence)
+        control = self._control
+        control[watch.SUBMITTED] += 1
+        if control[watch.ASLEEP]:
+            os.eventfd_write(self._wake, 1)
+
+    def poll(self) -> int:
+        """Newest finished sequence."""
+        count = int(self.memory.finished[0])
+        while self._counted < count:
+            self._finished = self._queued.popleft()
+            self._counted += 1
+        if self._failure is not None and self._queued:
+            raise self._failure
+        return self._finished
+
+    def descriptor(self) -> int:
+        """An eventfd, readable when a program finished since it was last read."""
+        return self._done
+
+    def drain(self) -> None:
+        """Waits for every submitted program."""
+        while self.poll() >= 0 and self._queued:
+            time.sleep(DRAIN_POLL_S)
+
+    def copy_pages(self, pairs: np.ndarray) -> None:
+        """Copies pages of every cache plane behind all earlier programs. pairs: int [n, 2]."""
+        for source, target in np.asarray(pairs, np.int64).reshape(-1, 2).tolist():
+            for plane in self.memory.caches():
+                base, size = plane.address[0], plane.row_bytes
+                call("cuMemcpyDtoDAsync", base + target * size, base + source * size, size,
+                     self._stream)
+
+    def page_bytes(self) -> int:
+        """Bytes of one page over all cache planes."""
+        return sum(plane.row_bytes for plane in self.memory.caches())
+
+    def offload(self, pages: np.ndarray, out: np.ndarray) -> None:
+        """Copies pages into uint8 [n, page_bytes()] behind all earlier programs, and waits."""
+        self._transfer(pages, out, "cuMemcpyDtoHAsync")
+
+    def restore(self, data: np.ndarray, pages: np.ndarray) -> None:
+        """Copies uint8 [n, page_bytes()] back into pages behind all earlier programs, and waits."""
+        self._transfer(pages, data, "cuMemcpyHtoDAsync")
+
+    def _transfer(self, pages: np.ndarray, host: np.ndarray, name: str) -> None:
+        assert host.dtype == np.uint8 and host.flags.c_contiguous
+        for row, page in enumerate(np.asarray(pages).tolist()):
+            at = host[row].ctypes.data
+            for plane in self.memory.caches():
+                device = plane.address[0] + page * plane.row_bytes
+                ends = (at, device) if name == "cuMemcpyDtoHAsync" else (device, at)
+                call(name, *ends, plane.row_bytes, self._stream)
+                at += plane.row_bytes
+        call("cuStreamSynchronize", self._stream)
+
+    def close(self) -> None:
+        """Drains, ends the watcher and frees everything; after an error only what is safe."""
+        if self._closed:
+            return
+        if self._thread is not None and self._failure is None:
+            self.drain()
+        self._closed = True
+        self._control[watch.STOP] = 1
+        os.eventfd_write(self._wake, 1)
+        if self._thread is not None:
+            self._thread.join()
+        if self._thread is not None and self._failure is None:
+            for graph in self.graphs.values():
+                graph.close()
+            self._code.close()
+            self.memory.close()
+            call("cuStreamDestroy", self._stream)
+            self.device.close()
+        os.close(self._wake)
+        os.close(self._done)

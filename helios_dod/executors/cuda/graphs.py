@@ -1,0 +1,166 @@
+"""Explicit graphs: the nodes of a manifest's body with every address resolved, instantiated."""
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from helios_dod.executors.base import DeviceError
+from helios_dod.executors.cuda.driver import Device, call, driver
+from helios_dod.executors.cuda.memory import Memory
+
+SLOT_BYTES = 8  # of an argument in the table that kernels' parameters are read from
+PROGRAMMATIC_PORT = 1  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+SHARED_DEFAULT = 48 << 10  # dynamic shared memory that needs no permission
+SIZES = {"address": 8, "executor_word": 8, "words": 8, "word": 4, "real": 4, "extent": 4,
+         "row_bytes": 4}
+
+
+class Code:
+    """Loaded modules and the functions that kernels name, with their parameter sizes."""
+
+    def __init__(self, device: Device, manifest: Any) -> None:
+        self.modules, self.manifest = [], manifest
+        self.functions: dict[tuple[int, str], Any] = {}
+        self.layouts: dict[tuple[int, str], list[int]] = {}
+        for module in manifest.modules:
+            if not module.image:
+                raise DeviceError(f"module {module.name!r}: code in resource "
+                                  f"{module.resource_id!r}; only images are loaded")
+            if module.architecture != device.architecture:
+                raise DeviceError(
+                    f"module {module.name!r} is for architecture {module.architecture}, this "
+                    f"device is {device.architecture}")
+            self.modules.append(call("cuModuleLoadData", module.image))
+
+    def function(self, kernel: Any) -> Any:
+        """The function of a kernel node; its shared memory is permitted, its arguments fit."""
+        key = kernel.module, kernel.entry
+        if key not in self.functions:
+            name = self.manifest.modules[kernel.module].name
+            function = call("cuModuleGetFunction", self.modules[kernel.module],
+                            kernel.entry.encode())
+            self.functions[key] = function
+            self.layouts[key] = _layout(function)
+            if kernel.shared_nbytes > SHARED_DEFAULT:
+                call("cuFuncSetAttribute", function, driver.CUfunction_attribute
+                     .CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_nbytes)
+            kinds = [argument.WhichOneof("argument") for argument in kernel.arguments]
+            if "live" in kinds:
+                raise DeviceError(f"module {name!r}, {kernel.entry!r}: live counts as values; "
+                                  f"kernels read them from their buffers")
+            given = [SIZES[kind] for kind in kinds]
+            if given != self.layouts[key]:
+                raise DeviceError(f"module {name!r}, {kernel.entry!r}: parameters of "
+                                  f"{self.layouts[key]} bytes, arguments of {given}")
+        return self.functions[key]
+
+    def close(self) -> None:
+        """Unloads the modules."""
+        for module in self.modules:
+            call("cuModuleUnload", module)
+
+
+def _layout(function: Any) -> list[int]:
+    """Bytes of each parameter."""
+    sizes: list[int] = []
+    while True:
+        answer, _, size = driver.cuFuncGetParamInfo(function, len(sizes))
+        if answer != driver.CUresult.CUDA_SUCCESS:
+            return sizes
+        sizes.append(int(size))
+
+
+def _value(argument: Any, memory: Memory, frame: int) -> int:
+    """An argument's bits."""
+    kind = argument.WhichOneof("argument")
+    if kind == "address":
+        pointer = argument.address
+        bound = memory.bound(pointer.buffer)
+        address = bound.address[frame] + pointer.offset
+        if pointer.alignment and address % pointer.alignment:
+            raise DeviceError(f"buffer {bound.name!r}: address {address:#x} is not aligned to "
+                              f"{pointer.alignment} bytes")
+        return address
+    if kind in ("word", "words"):
+        return int(getattr(argument, kind))
+    if kind == "real":
+        return int(struct.unpack("<I", struct.pack("<f", argument.real))[0])
+    if kind == "executor_word":
+        return memory.words[argument.executor_word]
+    if kind == "extent":
+        return memory.geometry.extent(argument.extent.symbol, argument.extent.multiplier)
+    return memory.bound(argument.row_bytes).row_bytes
+
+
+class Graph:
+    """One program on one frame."""
+
+    def __init__(self, device: Device, code: Code, memory: Memory, body: Any, frame: int) -> None:
+        graph = call("cuGraphCreate", 0)
+        values = [_value(argument, memory, frame) for node in body.nodes
+                  for argument in node.kernel.arguments]
+        table = np.array(values or [0], np.uint64)
+        places = table.ctypes.data + SLOT_BYTES * np.arange(len(table), dtype=np.uint64)
+        nodes: list[Any] = []
+        at = 0
+        before: dict[int, tuple[list[int], list[int]]] = {}  # node -> full, overlapping edges
+        for edge in body.edges:
+            before.setdefault(edge.after, ([], []))[edge.overlap].append(edge.before)
+        for number, node in enumerate(body.nodes):
+            full, overlapping = before.get(number, ([], []))
+            after = [nodes[i] for i in full]
+            kind = node.WhichOneof("node")
+            if kind == "ingest":
+                nodes.append(_ingest(device, graph, after, memory, node.ingest.buffers, frame))
+            elif kind == "kernel":
+                parameters = places.ctypes.data + SLOT_BYTES * at
+                nodes.append(_kernel(graph, after, code, node.kernel, parameters))
+                at += len(node.kernel.arguments)
+                _overlap(graph, [nodes[i] for i in overlapping], nodes[-1])
+            else:
+                raise DeviceError(f"node {number}: {kind} nodes are not supported")
+        self.nodes = len(nodes)
+        self.handle = call("cuGraphInstantiate", graph, 0)
+        call("cuGraphDestroy", graph)
+
+    def close(self) -> None:
+        """Destroys the instance."""
+        call("cuGraphExecDestroy", self.handle)
+
+
+def _kernel(graph: Any, after: list[Any], code: Code, kernel: Any, parameters: int) -> Any:
+    """Adds a kernel node; the driver copies the arguments now."""
+    node = driver.CUDA_KERNEL_NODE_PARAMS()
+    node.func = code.function(kernel)
+    node.gridDimX, node.gridDimY, node.gridDimZ = kernel.grid
+    node.blockDimX, node.blockDimY, node.blockDimZ = kernel.block
+    node.sharedMemBytes = kernel.shared_nbytes
+    node.kernelParams = parameters
+    return call("cuGraphAddKernelNode", graph, after, len(after), node)
+
+
+def _overlap(graph: Any, before: list[Any], node: Any) -> None:
+    """Edges over which a kernel is launched before the one at their start has ended."""
+    if before:
+        edge = driver.CUgraphEdgeData()
+        edge.from_port = PROGRAMMATIC_PORT
+        edge.type = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+        call("cuGraphAddDependencies", graph, before, [node] * len(before), [edge] * len(before),
+             len(before))
+
+
+def _ingest(device: Device, graph: Any, after: list[Any], memory: Memory, buffers: Any,
+            frame: int) -> Any:
+    """Adds one copy of the staged words from the first to the last of some buffers."""
+    bound = [memory.bound(index) for index in buffers]
+    first = min(bound, key=lambda one: one.source[frame])
+    last = max(bound, key=lambda one: one.source[frame])
+    copy = driver.CUDA_MEMCPY3D()
+    kinds = driver.CUmemorytype
+    copy.srcMemoryType = kinds.CU_MEMORYTYPE_HOST
+    copy.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE
+    copy.srcHost, copy.dstDevice = first.source[frame], first.address[frame]
+    copy.WidthInBytes = last.source[frame] + last.nbytes - first.source[frame]
+    copy.Height = copy.Depth = 1
+    return call("cuGraphAddMemcpyNode", graph, after, len(after), copy, device.context)

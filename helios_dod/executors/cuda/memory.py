@@ -1,0 +1,169 @@
+"""Device memory behind a manifest's buffers, and the host words that kernels write.
+
+Everything is allocated once, at load. The world's staging and completion tables are registered with
+the driver where they lie: a program copies its staged values itself, and writes completions there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.cuda.driver import Device, call
+from helios_dod.executors.cuda.pinned import host_words
+from helios_dod.executors.cuda.upload import upload
+from helios_dod.executors.host.buffers import (
+    CACHE,
+    COLUMNS,
+    COMPLETION,
+    ITEM_BYTES,
+    STAGING,
+    WEIGHT,
+)
+from helios_dod.limits import FRAMES_MAX
+
+ALIGN = 256
+HOST_PAGE = 4096
+SUBMISSION_COUNT, FINISHED_COUNT = 1, 2  # proto ExecutorWord
+MAPPED = 0x02  # CU_MEMHOSTREGISTER_DEVICEMAP and CU_MEMHOSTALLOC_DEVICEMAP
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A buffer: its device address in each frame, bytes, and bytes between rows of axis 0.
+
+    `source` is the host address of a STAGING buffer's words in each frame."""
+
+    name: str
+    kind: int
+    address: tuple[int, ...]
+    nbytes: int
+    row_bytes: int
+    source: tuple[int, ...] = ()
+
+
+class Memory:
+    """Binds the buffers that any CUDA body names."""
+
+    def __init__(self, device: Device, manifest: Any, geometry: Geometry,
+                 weights: Mapping[str, Any], staging_first: Mapping[int, int],
+                 world: np.ndarray, programs: list[int]) -> None:
+        self.device, self.world, self.geometry = device, world, geometry
+        self.allocations: list[int] = []
+        self._first = staging_first
+        self._register()
+        self.device_word = self.allocate(ALIGN)
+        self._host_word = int(call("cuMemHostAlloc", HOST_PAGE, MAPPED))
+        self.finished = host_words(self._host_word, 1)
+        self.finished[0] = 0
+        self.words = {SUBMISSION_COUNT: self.device_word, FINISHED_COUNT: int(
+            call("cuMemHostGetDevicePointer", self._host_word, 0))}
+        self._staging = self.allocate(4 * int(world[0]["staging"]["words"].shape[1]))
+        self.resources = self._upload(weights)
+        used = _used(manifest, programs)
+        self.buffers = [self._bind(i, b) if i in used else None
+                        for i, b in enumerate(manifest.buffers)]
+
+    def allocate(self, nbytes: int) -> int:
+        """Device memory of zeros."""
+        size = -(-max(nbytes, 1) // ALIGN) * ALIGN
+        address = int(call("cuMemAlloc", size))
+        self.allocations.append(address)
+        call("cuMemsetD8", address, 0, size)
+        return address
+
+    def _register(self) -> None:
+        """Registers the staging and completion tables with the driver."""
+        tables = [self.world[0][name] for name in ("staging", "completions")]
+        columns = [table[name] for table in tables for name in table.dtype.names]
+        first = min(column.ctypes.data for column in columns)
+        last = max(column.ctypes.data + column.nbytes for column in columns)
+        first = first // HOST_PAGE * HOST_PAGE
+        last = -(-last // HOST_PAGE) * HOST_PAGE
+        call("cuMemHostRegister", first, last - first, MAPPED)
+        self._registered = first
+        self._device_offset = int(call("cuMemHostGetDevicePointer", first, 0)) - first
+
+    def _upload(self, weights: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+        found = {}
+        for name, data in weights.items():
+            found[name] = self.allocate(data.nbytes), int(data.nbytes)
+            upload(self.device, data, found[name][0])
+        return found
+
+    def _bind(self, index: int, buffer: Any) -> Bound:
+        shape = tuple(self.geometry.extent(e.symbol, e.multiplier) for e in buffer.shape)
+        item = ITEM_BYTES[buffer.dtype]
+        row = item * int(np.prod(shape[1:], dtype=np.int64))
+        nbytes = item * int(np.prod(shape, dtype=np.int64))
+        source: tuple[int, ...] = ()
+        if buffer.kind == WEIGHT:
+            address = (self._weight(buffer, nbytes),) * FRAMES_MAX
+        elif buffer.kind == STAGING:
+            words = self.world[0]["staging"]["words"]
+            first = 4 * self._first[index]
+            if first + nbytes > 4 * words.shape[1]:
+                raise DeviceError(f"buffer {buffer.name!r}: staging ends at {first + nbytes} of "
+                                  f"{4 * words.shape[1]} bytes")
+            address = (self._staging + first,) * FRAMES_MAX
+            source = tuple(words[frame].ctypes.data + first for frame in range(FRAMES_MAX))
+        elif buffer.kind == COMPLETION:
+            column = self.world[0]["completions"][COLUMNS[buffer.completion]]
+            address = tuple(column[frame].ctypes.data + self._device_offset
+                            for frame in range(FRAMES_MAX))
+            row = column.strides[1]
+        else:
+            address = (self.allocate(nbytes),) * FRAMES_MAX
+        return Bound(buffer.name, buffer.kind, address, nbytes, row, source)
+
+    def _weight(self, buffer: Any, nbytes: int) -> int:
+        if buffer.resource_id not in self.resources:
+            raise DeviceError(f"buffer {buffer.name!r}: no weight resource {buffer.resource_id!r}")
+        base, size = self.resources[buffer.resource_id]
+        if buffer.resource_nbytes != nbytes or buffer.resource_offset + nbytes > size:
+            raise DeviceError(
+                f"buffer {buffer.name!r}: {nbytes} bytes at {buffer.resource_offset}, resource "
+                f"{buffer.resource_id!r} holds {size}")
+        return base + int(buffer.resource_offset)
+
+    def bound(self, index: int) -> Bound:
+        """The binding of a buffer that some body names."""
+        found = self.buffers[index]
+        assert found is not None
+        return found
+
+    def caches(self) -> list[Bound]:
+        """Every cache plane."""
+        return [bound for bound in self.buffers if bound is not None and bound.kind == CACHE]
+
+    def read(self, index: int) -> np.ndarray:
+        """The bytes of a buffer, uint8. For tests and tools: it waits for the device."""
+        bound = self.bound(index)
+        out = np.empty(bound.nbytes, np.uint8)
+        call("cuMemcpyDtoH", out.ctypes.data, bound.address[0], bound.nbytes)
+        return out
+
+    def close(self) -> None:
+        """Frees everything; the device is idle."""
+        for address in self.allocations:
+            call("cuMemFree", address)
+        self.allocations.clear()
+        call("cuMemFreeHost", self._host_word)
+        call("cuMemHostUnregister", self._registered)
+
+
+def _used(manifest: Any, programs: list[int]) -> set[int]:
+    """Buffers that the bodies of some programs name."""
+    used: set[int] = set()
+    for body in {manifest.programs[program].cuda_body for program in programs}:
+        for node in manifest.cuda_bodies[body].nodes:
+            used.update(node.ingest.buffers)
+            for argument in node.kernel.arguments:
+                kind = argument.WhichOneof("argument")
+                if kind == "address":
+                    used.add(argument.address.buffer)
+                elif kind == "row_bytes":
+                    used.add(argument.row_bytes)
+    return used

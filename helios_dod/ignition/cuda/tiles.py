@@ -1,0 +1,83 @@
+"""Which tiles a kernel uses for a shape. Figures behind the choices: perf/h200."""
+
+from dataclasses import dataclass
+
+from helios_dod.ignition.prepared import PreparationError
+
+PROCESSORS = 132  # of an H200
+ATTENTION_BLOCKS = 512  # that keep the memory busy
+SPAN_MIN = 256  # columns of one split at least
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tile of a product: rows, tokens and columns of a step; splits of the columns."""
+
+    rows: int
+    tokens: int
+    columns: int
+    splits: int
+    warps: int
+    stages: int
+
+
+VECTOR_STEP = 2048  # columns of a step of a one-token product
+VECTOR_VALUES = 1024  # weights of a step at least
+OVERLAP_TOKENS = 16  # programs of more tokens are slower with kernels that overlap
+
+
+def vector_tile(columns: int, gated: bool) -> Tile:
+    """Tile of a product with one token."""
+    step = VECTOR_STEP
+    while columns % step:
+        step //= 2
+    rows = max(1, VECTOR_VALUES // step)
+    return Tile(rows, 1, step, 1, max(1, rows * step // (256 if gated else 512)), 2)
+
+
+def step_columns(columns: int, most: int) -> int:
+    """The largest step that divides the columns."""
+    for step in (128, 64, 32, 16):
+        if step <= most and columns % step == 0:
+            return step
+    raise PreparationError(f"{columns} columns: expected a multiple of 16")
+
+
+def split_count(rows: int, columns: int, step: int, tile_rows: int, wanted: int) -> int:
+    """Fewest splits of whole steps that give `wanted` blocks, as far as spans stay long."""
+    blocks, best = -(-rows // tile_rows), 1
+    for splits in range(1, 17):
+        if columns % (splits * step) or (splits > 1 and columns // splits < SPAN_MIN):
+            continue
+        best = splits
+        if blocks * splits >= wanted:
+            break
+    return best
+
+
+def product_tile(rows: int, columns: int, tokens: int, splits: bool) -> Tile:
+    """Tile of a product of a [rows, columns] weight with so many tokens at most."""
+    if tokens > 64:
+        step = step_columns(columns, 64)
+        return Tile(128, 128, step, 1, 8, 3)
+    step = step_columns(columns, 128)
+    width = max(16, 1 << (tokens - 1).bit_length())
+    count = split_count(rows, columns, step, 64, PROCESSORS) if splits else 1
+    return Tile(64, width, step, count, 4, 4 if width <= 32 else 3)
+
+
+def gated_tile(columns: int, tokens: int) -> Tile:
+    """Tile of a gated product; `rows` are those of each half."""
+    if tokens > 64:
+        return Tile(64, 128, step_columns(columns, 64), 1, 8, 3)
+    width = max(16, 1 << (tokens - 1).bit_length())
+    step = step_columns(columns, 128 if width <= 32 else 64)
+    return Tile(64, width, step, 1, 4, 3)
+
+
+def split_attention(lanes: int, key_heads: int) -> int:
+    """Splits of a decoding lane's history: a power of two."""
+    splits = 32
+    while splits > 1 and lanes * key_heads * splits > ATTENTION_BLOCKS:
+        splits //= 2
+    return splits

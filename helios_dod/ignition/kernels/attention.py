@@ -1,0 +1,117 @@
+"""Paged attention: tiles of a lane's queries over its own pages, long histories in splits."""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LEAST = tl.constexpr(-1.0e30)  # below every score, and finite, so that differences are
+
+
+@triton.jit
+def page_tile(table, keys, values, t0, end, key_head, KEY_HEADS: tl.constexpr, HEAD: tl.constexpr,
+              PAGE: tl.constexpr, PAGES: tl.constexpr):
+    """Keys [HEAD, PAGES * PAGE] and values [PAGES * PAGE, HEAD] of positions t0 .. end - 1."""
+    p = tl.arange(0, PAGES)
+    t = tl.arange(0, PAGE)
+    d = tl.arange(0, HEAD)
+    page = tl.load(table + t0 // PAGE + p, mask=t0 + p * PAGE < end, other=0).to(tl.int64)
+    plane = (page * KEY_HEADS + key_head) * (HEAD * PAGE)
+    offset = plane[None, :, None] + d[:, None, None] * PAGE + t[None, None, :]
+    key = tl.reshape(tl.load(keys + offset), [HEAD, PAGES * PAGE])
+    offset = plane[:, None, None] + t[None, :, None] * HEAD + d[None, None, :]
+    inside = t0 + p[:, None, None] * PAGE + t[None, :, None] < end
+    value = tl.reshape(tl.load(values + offset, mask=inside, other=0.0), [PAGES * PAGE, HEAD])
+    return key, value
+
+
+@triton.jit
+def attention(query, output, part_values, part_sums, position, slot, table, keys, values,
+              query_start, query_length, live, stride, scale, HEADS: tl.constexpr,
+              KEY_HEADS: tl.constexpr, HEAD: tl.constexpr, PAGE: tl.constexpr,
+              WINDOW: tl.constexpr, TILES: tl.constexpr, BLOCK_Q: tl.constexpr,
+              GROUP: tl.constexpr, PAGES: tl.constexpr, SPLITS: tl.constexpr):
+    """Causal attention of BLOCK_Q queries of one lane and the heads that share a key head.
+
+    Grid: lanes * TILES, key heads, splits. query, output: bf16 [rows, HEADS * HEAD]. With splits,
+    part_values: f32 [rows, HEADS, SPLITS, HEAD] and part_sums: f32 [rows, HEADS, SPLITS, 2] hold
+    weighted sums, the largest score (base 2) and the sum of weights. GROUP: heads a key head, up
+    to a power of two."""
+    gdc_wait()
+    gdc_launch_dependents()
+    lane = tl.program_id(0) // TILES
+    first = tl.program_id(0) % TILES * BLOCK_Q
+    lanes = tl.load(live)
+    length = tl.load(query_length + lane)
+    start = tl.load(query_start + lane)
+    slot_row = tl.load(slot + lane).to(tl.int64)
+    if (lane >= lanes) | (first >= length):
+        return
+    key_head = tl.program_id(1)
+    split = tl.program_id(2)
+    m = tl.arange(0, BLOCK_Q * GROUP)
+    d = tl.arange(0, HEAD)
+    own = (first + m // GROUP < length) & (m % GROUP < HEADS // KEY_HEADS)
+    row = start + first + m // GROUP
+    head = row * HEADS + key_head * (HEADS // KEY_HEADS) + m % GROUP
+    q = tl.load(query + head[:, None].to(tl.int64) * HEAD + d[None, :], mask=own[:, None],
+                other=0.0)
+    where = tl.load(position + row, mask=own, other=-1)
+    last = tl.max(where, axis=0) + 1
+    BLOCK_T: tl.constexpr = PAGES * PAGE
+    begin = 0
+    if WINDOW > 0:
+        least = tl.min(tl.where(own, where, last), axis=0)
+        begin = tl.maximum(least - WINDOW + 1, 0) // BLOCK_T * BLOCK_T
+    chunk = tl.cdiv(tl.cdiv(last - begin, SPLITS), BLOCK_T) * BLOCK_T
+    begin += split * chunk
+    end = tl.minimum(begin + chunk, last)
+    pages = table + slot_row * stride
+    top = tl.full([BLOCK_Q * GROUP], LEAST, tl.float32)
+    total = tl.zeros([BLOCK_Q * GROUP], tl.float32)
+    acc = tl.zeros([BLOCK_Q * GROUP, HEAD], tl.float32)
+    for t0 in range(begin, end, BLOCK_T):
+        key, value = page_tile(pages, keys, values, t0, end, key_head, KEY_HEADS, HEAD, PAGE,
+                               PAGES)
+        t = t0 + tl.arange(0, BLOCK_T)
+        seen = t[None, :] <= where[:, None]
+        if WINDOW > 0:
+            seen &= t[None, :] > where[:, None] - WINDOW
+        score = tl.where(seen, tl.dot(q, key) * (scale * LOG2_E), LEAST)
+        higher = tl.maximum(top, tl.max(score, axis=1))
+        weight = tl.where(seen, tl.exp2(score - higher[:, None]), 0.0)
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(weight, axis=1)
+        acc = acc * shrink[:, None]
+        acc = tl.dot(weight.to(tl.bfloat16), value, acc)
+        top = higher
+    if SPLITS == 1:
+        result = (acc / total[:, None]).to(tl.bfloat16)
+        tl.store(output + head[:, None].to(tl.int64) * HEAD + d[None, :], result,
+                 mask=own[:, None])
+    else:
+        part = head.to(tl.int64) * SPLITS + split
+        tl.store(part_values + part[:, None] * HEAD + d[None, :], acc, mask=own[:, None])
+        tl.store(part_sums + part * 2, top, mask=own)
+        tl.store(part_sums + part * 2 + 1, total, mask=own)
+
+
+@triton.jit
+def combine(part_values, part_sums, output, live, HEADS: tl.constexpr, HEAD: tl.constexpr,
+            SPLITS: tl.constexpr):
+    """Adds the splits of each row and head, in order. Grid: rows, HEADS."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0)
+    alive = r < tl.load(live)
+    head = (r * HEADS + tl.program_id(1)).to(tl.int64)
+    s = tl.arange(0, SPLITS)
+    d = tl.arange(0, HEAD)
+    part = head * SPLITS + s
+    top = tl.load(part_sums + part * 2)
+    total = tl.load(part_sums + part * 2 + 1)
+    value = tl.load(part_values + part[:, None] * HEAD + d[None, :], mask=(total != 0)[:, None],
+                    other=0.0)
+    weight = tl.exp2(top - tl.max(top, axis=0))
+    result = tl.sum(value * weight[:, None], axis=0) / tl.sum(weight * total, axis=0)
+    tl.store(output + head * HEAD + d, result.to(tl.bfloat16), mask=(d < HEAD) & alive)

@@ -1,0 +1,222 @@
+"""Operations on rows: admission, page tables, embedding, norms, rotary positions and cache writes.
+
+Semantics: proto/manifest.proto. Every kernel takes live counts from the device, so that one graph
+serves any number of live rows up to its capacity. Where latency counts, rows beyond the live ones
+are computed and not stored, so that no load waits for the count.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def scatter_rows(source, slot, destination, live, WORDS: tl.constexpr, BLOCK: tl.constexpr):
+    """destination[slot[i]] = source[i], rows of WORDS 4-byte words. Grid: lanes, blocks."""
+    gdc_wait()
+    gdc_launch_dependents()
+    i = tl.program_id(0)
+    if i >= tl.load(live):
+        return
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(slot + i).to(tl.int64)
+    value = tl.load(source + i.to(tl.int64) * WORDS + c, mask=c < WORDS)
+    tl.store(destination + row * WORDS + c, value, mask=c < WORDS)
+
+
+@triton.jit
+def fill_rows(slot, destination, live, value, WORDS: tl.constexpr, BLOCK: tl.constexpr):
+    """destination[slot[i]] = value in every word. Grid: lanes, blocks."""
+    gdc_wait()
+    gdc_launch_dependents()
+    i = tl.program_id(0)
+    if i >= tl.load(live):
+        return
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(slot + i).to(tl.int64)
+    tl.store(destination + row * WORDS + c, tl.zeros([BLOCK], tl.int32) + value, mask=c < WORDS)
+
+
+@triton.jit
+def update_page_table(count, updates, table, stride, BLOCK: tl.constexpr):
+    """table[update[i, 0], update[i, 1]] = update[i, 2]. Grid: 1."""
+    gdc_wait()
+    gdc_launch_dependents()
+    total = tl.load(count)
+    for start in range(0, total, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        live = i < total
+        row = tl.load(updates + 3 * i, mask=live, other=0).to(tl.int64)
+        column = tl.load(updates + 3 * i + 1, mask=live, other=0)
+        page = tl.load(updates + 3 * i + 2, mask=live, other=0)
+        tl.store(table + row * stride + column, page, mask=live)
+
+
+@triton.jit
+def copy_pages(count, pairs, plane, WORDS: tl.constexpr, BLOCK: tl.constexpr, GRID: tl.constexpr):
+    """plane[pairs[i, 1]] = plane[pairs[i, 0]], pages of WORDS 4-byte words. Grid: GRID, blocks."""
+    gdc_wait()
+    gdc_launch_dependents()
+    total = tl.load(count)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    for i in range(tl.program_id(0), total, GRID):
+        source = tl.load(pairs + 2 * i).to(tl.int64)
+        target = tl.load(pairs + 2 * i + 1).to(tl.int64)
+        value = tl.load(plane + source * WORDS + c, mask=c < WORDS)
+        tl.store(plane + target * WORDS + c, value, mask=c < WORDS)
+
+
+@triton.jit
+def select_tokens(staged, pending, slot, lane, output, live, STAGED: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    """output[r] = staged[r] if it is there and not negative, else pending[slot[lane[r]]]."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = r < tl.load(live)
+    row = tl.load(slot + tl.load(lane + r, mask=mask, other=0), mask=mask, other=0)
+    token = tl.load(pending + row, mask=mask, other=0)
+    if STAGED:
+        given = tl.load(staged + r, mask=mask, other=-1)
+        token = tl.where(given >= 0, given, token)
+    tl.store(output + r, token, mask=mask)
+
+
+@triton.jit
+def embed(index, table, output, live, scale, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """output[r] = table[index[r]] * scale. table: bf16, output: f32. Grid: rows, blocks."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0)
+    if r >= tl.load(live):
+        return
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(index + r).to(tl.int64)
+    value = tl.load(table + row * COLUMNS + c, mask=c < COLUMNS).to(tl.float32) * scale
+    tl.store(output + r.to(tl.int64) * COLUMNS + c, value, mask=c < COLUMNS)
+
+
+@triton.jit
+def select_rows(source, index, output, live, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """output[i] = source[index[i]]. Grid: rows, blocks."""
+    gdc_wait()
+    gdc_launch_dependents()
+    i = tl.program_id(0)
+    if i >= tl.load(live):
+        return
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(index + i).to(tl.int64)
+    value = tl.load(source + row * COLUMNS + c, mask=c < COLUMNS)
+    tl.store(output + i.to(tl.int64) * COLUMNS + c, value, mask=c < COLUMNS)
+
+
+@triton.jit
+def normalise(hidden, partials, weight, output, live, tokens, epsilon, SPLITS: tl.constexpr,
+              COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """hidden[r] += partial products; output[r] = hidden[r] / rms * weight. Grid: rows.
+
+    hidden: f32 [., COLUMNS], partials: f32 [SPLITS, tokens, COLUMNS], output: bf16."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0)
+    alive = r < tl.load(live)
+    c = tl.arange(0, BLOCK)
+    mask = c < COLUMNS
+    place = hidden + r.to(tl.int64) * COLUMNS + c
+    scale = tl.load(weight + c, mask=mask, other=0.0)
+    value = tl.load(place, mask=mask, other=0.0)
+    for split in tl.static_range(SPLITS):
+        value += tl.load(partials + (split * tokens + r).to(tl.int64) * COLUMNS + c, mask=mask,
+                         other=0.0)
+    if SPLITS > 0:
+        tl.store(place, value, mask=mask & alive)
+    factor = tl.rsqrt(tl.sum(value * value, axis=0) / COLUMNS + epsilon)
+    result = (value * factor * scale).to(tl.bfloat16)
+    tl.store(output + r.to(tl.int64) * COLUMNS + c, result, mask=mask & alive)
+
+
+@triton.jit
+def head_values(partials, bias, weight, r, column, d, mask, tokens, epsilon,
+                SPLITS: tl.constexpr, COLUMNS: tl.constexpr, BIAS: tl.constexpr,
+                NORM: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns `column` + d of a product's row: partial products, bias, then the head's norm."""
+    whole = tl.arange(0, BLOCK)
+    value = tl.zeros([BLOCK], tl.float32)
+    for split in tl.static_range(SPLITS):
+        base = partials + (split * tokens + r).to(tl.int64) * COLUMNS + column
+        value += tl.load(base + d, mask=mask, other=0.0)
+    if BIAS:
+        value += tl.load(bias + column + d, mask=mask, other=0.0)
+    if NORM:
+        total = tl.sum(tl.where(whole < HEAD, value * value, 0.0), axis=0)
+        scale = tl.load(weight + d, mask=mask, other=0.0)
+        value = value * tl.rsqrt(total / HEAD + epsilon) * scale
+    return value
+
+
+@triton.jit
+def rotate_and_store(partials, bias, query_norm, key_norm, position, lane, slot, table,
+                     frequencies, query, keys, values, live, stride, tokens, epsilon, magnitude,
+                     SPLITS: tl.constexpr, HEADS: tl.constexpr,
+                     KEY_HEADS: tl.constexpr, HEAD: tl.constexpr, HALF: tl.constexpr,
+                     PAGE: tl.constexpr, INTERLEAVED: tl.constexpr, BIAS: tl.constexpr,
+                     NORM: tl.constexpr, BLOCK: tl.constexpr):
+    """Queries rotated into bf16 rows; keys rotated, and values, into their cache pages.
+
+    Grid: packed rows, HEADS + 2 * KEY_HEADS. partials: f32 [SPLITS, tokens, all heads * HEAD];
+    keys: [pages, KEY_HEADS, HEAD, PAGE], values: [pages, KEY_HEADS, PAGE, HEAD]."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0)
+    alive = r < tl.load(live)
+    h = tl.program_id(1)
+    d = tl.arange(0, BLOCK)
+    mask = d < HEAD
+    kept = mask & alive
+    COLUMNS: tl.constexpr = (HEADS + 2 * KEY_HEADS) * HEAD
+    where = tl.load(position + r, mask=alive, other=0)
+    row = tl.load(slot + tl.load(lane + r, mask=alive, other=0)).to(tl.int64)
+    page = tl.load(table + row * stride + where // PAGE, mask=alive, other=0).to(tl.int64)
+    token = where % PAGE
+    if h >= HEADS + KEY_HEADS:
+        own = head_values(partials, bias, query_norm, r, h * HEAD, d, mask, tokens, epsilon,
+                          SPLITS, COLUMNS, BIAS, False, HEAD, BLOCK)
+        plane = (page * KEY_HEADS + h - HEADS - KEY_HEADS) * PAGE + token
+        tl.store(values + plane * HEAD + d, own.to(tl.bfloat16), mask=kept)
+        return
+    if INTERLEAVED:
+        pair = tl.where(d < 2 * HALF, d ^ 1, d)
+        first = (d & 1) == 0
+        frequency = tl.load(frequencies + d // 2, mask=d < 2 * HALF, other=0.0)
+    else:
+        pair = tl.where(d < HALF, d + HALF, tl.where(d < 2 * HALF, d - HALF, d))
+        first = d < HALF
+        frequency = tl.load(frequencies + d % HALF, mask=d < 2 * HALF, other=0.0)
+    weight = query_norm
+    if h >= HEADS:
+        weight = key_norm
+    own = head_values(partials, bias, weight, r, h * HEAD, d, mask, tokens, epsilon, SPLITS,
+                      COLUMNS, BIAS, NORM, HEAD, BLOCK)
+    other = head_values(partials, bias, weight, r, h * HEAD, pair, mask, tokens, epsilon, SPLITS,
+                        COLUMNS, BIAS, NORM, HEAD, BLOCK)
+    angle = where.to(tl.float32) * frequency
+    sine = tl.sin(angle) * magnitude
+    rotated = own * (tl.cos(angle) * magnitude) + tl.where(first, -sine, sine) * other
+    result = tl.where(d < 2 * HALF, rotated, own).to(tl.bfloat16)
+    if h < HEADS:
+        tl.store(query + (r * HEADS + h).to(tl.int64) * HEAD + d, result, mask=kept)
+    else:
+        plane = (page * KEY_HEADS + h - HEADS) * HEAD + d
+        tl.store(keys + plane * PAGE + token, result, mask=kept)
+
+
+@triton.jit
+def signal(count, finished):
+    """Counts a finished submission and tells the host, after everything written before. Grid: 1."""
+    gdc_wait()
+    gdc_launch_dependents()
+    done = tl.load(count) + 1
+    tl.store(count, done)
+    tl.inline_asm_elementwise(
+        "{ fence.acq_rel.sys; st.release.sys.global.u64 [$1], $2; mov.u32 $0, 0; }", "=r,l,l",
+        [finished.to(tl.int64), done], dtype=tl.int32, is_pure=False, pack=1)

@@ -1,0 +1,203 @@
+"""Greedy tokens, sampling and containment of a checkpoint on CUDA against the host executor.
+
+    python perf/h200/greedy.py host CHECKPOINT OUT.npz     # no GPU: the same bf16 weights
+    python perf/h200/greedy.py cuda CHECKPOINT OUT.npz     # compares, lists every difference
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from host_harness import Harness
+
+from helios_dod.ignition.checkpoints import open_checkpoint
+from helios_dod.ignition.cuda.prepare import for_cuda
+from helios_dod.ignition.cuda.weights import dense_checkpoint
+from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.recipes import prepare
+
+LANES = 32
+TOKENS = 64
+CHUNK = 512
+PAGES = 2048
+TOP = 8
+DRAWS = 4096
+
+
+def core(checkpoint: str) -> Any:
+    """The checkpoint prepared for the host, with every matrix rounded to bf16."""
+    options = Options(lanes=LANES, context=8192, packed=(64, CHUNK))
+    return prepare(dense_checkpoint(open_checkpoint(Path(checkpoint))), options)
+
+
+def prompts() -> list[list[int]]:
+    """Token ids of the recorded prompts."""
+    recorded = json.loads((ROOT / "tests/fixtures/smollm2_greedy.json").read_text())
+    return [row["prompt_ids"] for row in recorded["prompts"]][:LANES]
+
+
+def generate(harness: Harness) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens [prompts, TOKENS], and the largest logits of each step: ids and values."""
+    texts = prompts()
+    tokens = np.zeros((len(texts), TOKENS), np.int32)
+    ids = np.zeros((len(texts), TOKENS, TOP), np.int32)
+    values = np.zeros((len(texts), TOKENS, TOP), np.float32)
+
+    def note(row: int, step: int, token: int, logits: np.ndarray) -> None:
+        best = np.argsort(-logits, kind="stable")[:TOP]
+        tokens[row, step], ids[row, step], values[row, step] = token, best, logits[best]
+
+    for row, text in enumerate(texts):
+        harness.admit(row)
+        while len(text) > CHUNK:
+            harness.step(f"prefill_{CHUNK}", {row: text[:CHUNK]}, 0)
+            text = text[CHUNK:]
+        token = int(harness.prefill({row: text})[0])
+        note(row, 0, token, harness.logits(1)[0])
+    slots = list(range(len(texts)))
+    for step in range(1, TOKENS):
+        found, logits = harness.decode(slots), harness.logits(len(slots))
+        for row in slots:
+            note(row, step, int(found[row]), logits[row])
+    return tokens, ids, values
+
+
+def host(checkpoint: str, path: str) -> None:
+    """Records what the host executor generates."""
+    from helios_dod.executors.host.executor import HostExecutor
+
+    harness = Harness(core(checkpoint), HostExecutor(), slots=LANES, pages=PAGES)
+    begun = time.monotonic()
+    tokens, ids, values = generate(harness)
+    print(f"host: {len(tokens)} prompts in {time.monotonic() - begun:.1f} s")
+    harness.admit(0)
+    first = harness.prefill({0: prompts()[0]})
+    np.savez_compressed(path, tokens=tokens, ids=ids, values=values, first=first,
+                        logits=harness.logits(1)[0])
+    harness.close()
+
+
+def compare(known: Any, tokens: np.ndarray) -> None:
+    """Counts equal prompts; for each other, the first difference and the host's logit gap."""
+    wanted = known["tokens"]
+    equal, worst = 0, 0.0
+    for row in range(len(wanted)):
+        differs = np.nonzero(wanted[row] != tokens[row])[0]
+        if not len(differs):
+            equal += 1
+            continue
+        step = int(differs[0])
+        ids, values = known["ids"][row, step], known["values"][row, step]
+        at = np.nonzero(ids == tokens[row, step])[0]
+        gap = float(values[0] - values[at[0]]) if len(at) else float("inf")
+        worst = max(worst, gap)
+        print(f"    prompt {row}, token {step}: host {wanted[row, step]}, here "
+              f"{tokens[row, step]}, logit gap {gap:.4f} of {values[0]:.2f}")
+    print(f"greedy: {equal} of {len(wanted)} prompts equal over {TOKENS} tokens; largest logit gap "
+          f"at a first difference {worst:.4f}")
+
+
+def cuda(checkpoint: str, path: str) -> None:
+    """Compares greedy tokens and logits, then checks sampling and containment."""
+    from helios_dod.executors.cuda.executor import CudaExecutor
+
+    begun = time.monotonic()
+    prepared = for_cuda(core(checkpoint))
+    print(f"prepared in {time.monotonic() - begun:.1f} s", flush=True)
+    begun = time.monotonic()
+    harness = Harness(prepared, CudaExecutor(), slots=LANES, pages=PAGES)
+    load = harness.executor.load_ns
+    print(f"loaded in {time.monotonic() - begun:.2f} s, {load}", flush=True)
+    known = np.load(path)
+    begun = time.monotonic()
+    tokens, _, _ = generate(harness)
+    print(f"cuda: {len(tokens)} prompts in {time.monotonic() - begun:.1f} s")
+    compare(known, tokens)
+    harness.admit(0)
+    harness.prefill({0: prompts()[0]})
+    error = harness.logits(1)[0] - known["logits"]
+    scale = np.sqrt((known["logits"] ** 2).mean())
+    print(f"logits of prompt 0 against the host: rms {np.sqrt((error**2).mean()) / scale:.5f}, "
+          f"largest {np.abs(error).max() / np.abs(known['logits']).max():.5f} relative", flush=True)
+    sampling(harness)
+    contain(harness)
+    harness.close()
+
+
+def sampling(harness: Harness) -> None:
+    """Chi-square of draws against the exact distribution that the filters leave."""
+    prompt = prompts()[0]
+    harness.admit(0)
+    harness.prefill({0: prompt})
+    logits = harness.logits(1)[0].astype(np.float64)
+    for settings in ({"temperature": 1.0, "top_k": 20}, {"temperature": 0.8, "top_p": 0.8},
+                     {"temperature": 1.2, "min_p": 0.05, "top_k": 50}):
+        expected = distribution(logits, **settings)
+        counts = np.zeros(len(logits))
+        for first in range(0, DRAWS, LANES):
+            for slot in range(LANES):
+                harness.admit(slot, seed=first + slot + 1, **settings)
+            part = dict.fromkeys(range(LANES), prompt)
+            step = max(1, CHUNK // len(prompt))
+            for start in range(0, LANES, step):
+                some = {slot: part[slot] for slot in range(start, min(start + step, LANES))}
+                np.add.at(counts, harness.prefill(some), 1)
+            for slot in range(LANES):
+                harness.release(slot)
+        total = counts.sum()
+        kept = expected * total >= 5
+        outside = counts[expected == 0].sum()
+        chi = (((counts - expected * total) ** 2)[kept] / (expected * total)[kept]).sum()
+        print(f"sampling {settings}: {int(total)} draws, chi-square {chi:.1f} over "
+              f"{int(kept.sum()) - 1} degrees of freedom, {int(outside)} outside the filters",
+              flush=True)
+
+
+def distribution(logits: np.ndarray, temperature: float, top_k: int = 0, top_p: float = 1.0,
+                 min_p: float = 0.0) -> np.ndarray:
+    """Probabilities behind temperature, top-k, top-p and min-p."""
+    weights = np.exp((logits - logits.max()) / temperature)
+    order = np.argsort(-weights, kind="stable")
+    if top_k:
+        weights[order[top_k:]] = 0
+    shares = np.cumsum(weights[order]) / weights.sum()
+    weights[order[np.searchsorted(shares, top_p) + 1 :]] = 0
+    weights[weights < min_p] = 0
+    return weights / weights.sum()
+
+
+def contain(harness: Harness) -> None:
+    """A lane whose history is not finite ends alone; its neighbours' logits stay bitwise."""
+    from helios_dod.executors.cuda.driver import call
+
+    kept = []
+    for poisoned in (False, True):
+        for slot in range(4):
+            harness.admit(slot)
+        for slot in range(4):
+            harness.prefill({slot: prompts()[slot]})
+        if poisoned:
+            page = int(harness.buffer("page_table")[2, 0])
+            plane = harness.executor.memory.caches()[0]
+            call("cuMemsetD16", plane.address[0] + page * plane.row_bytes, 0x7FC0,
+                 plane.row_bytes // 2)
+            call("cuCtxSynchronize")
+        tokens = harness.decode([0, 1, 2, 3])
+        status = harness.world[0]["completions"]["status"][harness.frame][:4].tolist()
+        kept.append((harness.logits(4)[[0, 1, 3]], tokens, status))
+        for slot in range(4):
+            harness.release(slot)
+    same = np.array_equal(kept[0][0], kept[1][0])
+    print(f"containment: status {kept[1][2]}, tokens {kept[1][1].tolist()}, neighbours bitwise "
+          f"equal: {same}", flush=True)
+
+
+if __name__ == "__main__":
+    {"host": host, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])

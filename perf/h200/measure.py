@@ -1,0 +1,287 @@
+"""Checks and times the CUDA executor on a GPU, with random weights.
+
+    python perf/h200/measure.py check                  # against plain float32, batch invariance
+    python perf/h200/measure.py decode 8b 1 8 64       # step times at context 1,024
+    python perf/h200/measure.py save 8b FILE           # prepares a manifest, no GPU needed
+"""
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
+
+from host_harness import Harness
+from models import (
+    SHAPES,
+    Model,
+    build,
+    contract_of,
+    random_checkpoint,
+    random_weights,
+)
+from plain_device import PlainDevice
+
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.prepared import Weights
+from helios_dod.limits import MEDIUM
+
+PEAK = 4657e9  # bytes a second of a plain read sweep
+CONTEXT = 1024
+STEPS = 200
+
+
+def options_of(name: str) -> Options:
+    """Capacities of a shape's programs."""
+    if name[:2] in ("8b", "1b"):
+        return Options(lanes=64, context=2048, packed=(512,))
+    return Options(lanes=16, context=2048, packed=(64,))
+
+
+LARGE = ("product", "gated_product", "attention", "vector_product", "gated_vector_product")
+
+
+def separate(model: Model, policy: str) -> Model:
+    """The same programs with fewer kernels that overlap: `none`, or only `small` ones."""
+    for body in model.manifest.cuda_bodies:
+        for edge in body.edges:
+            large = body.nodes[edge.after].kernel.entry in LARGE
+            edge.overlap = edge.overlap and policy == "small" and not large
+    return model
+
+
+def prepared(name: str) -> Model:
+    """A shape's CUDA programs: from a saved file where there is one, else built now."""
+    saved = ROOT / ".cuda" / f"{name}.pickle"
+    if saved.exists():
+        manifest, graphs, context, nbytes, vectors = pickle.loads(saved.read_bytes())
+        read = contract.GraphContract.FromString
+        return Model(wire.ExecutionManifest.FromString(manifest), Weights("weights", nbytes, ()),
+                     contract_of([read(graph) for graph in graphs], context), vectors)
+    return build(random_checkpoint(SHAPES[name]), options_of(name), cuda=True)
+
+
+def check(names: Sequence[str]) -> None:
+    """Logits of every kind of program against float32, and bitwise batch invariance."""
+    from helios_dod.executors.cuda.executor import CudaExecutor
+
+    for name in names:
+        checkpoint = random_checkpoint(SHAPES[name])
+        host, cuda = (build(checkpoint, options_of(name), cuda=c) for c in (False, True))
+        plain = Harness(host, PlainDevice(), slots=16, pages=512)
+        device = Harness(cuda, CudaExecutor(), slots=16, pages=512)
+        print(name, "load ns", device.executor.load_ns, flush=True)
+        prompt = np.random.default_rng(3).integers(0, 5000, 50).tolist()
+        for harness in (plain, device):
+            harness.admit(slot=2)
+        a, sa = plain.scored(2, prompt)
+        b, sb = device.scored(2, prompt)
+        report(f"{name} scored logits", a, b)
+        print(f"{name} scores: largest difference {np.abs(sa - sb).max():.4f}")
+        for harness in (plain, device):
+            harness.admit(slot=2)
+            harness.found = [int(harness.prefill({2: prompt})[0])]
+        report(f"{name} prefill logits", plain.logits(1), device.logits(1))
+        for _ in range(24):
+            forced = plain.found[-1]
+            for harness in (plain, device):
+                harness.found.append(int(harness.decode_host({2: forced})[0]))
+        report(f"{name} decode logits", plain.logits(1), device.logits(1))
+        same = sum(x == y for x, y in zip(plain.found, device.found, strict=True))
+        print(f"{name} greedy, forced: {same} of {len(plain.found)} equal")
+        invariance(name, device, prompt)
+        device.close()
+
+
+def report(what: str, a: np.ndarray, b: np.ndarray) -> None:
+    """Difference relative to the spread of the reference."""
+    error = np.abs(a - b).max() / np.abs(a).max()
+    rms = np.sqrt(((a - b) ** 2).mean() / (a**2).mean())
+    print(f"{what}: largest {error:.4f} of the largest logit, rms {rms:.4f}", flush=True)
+
+
+def invariance(name: str, device: Harness, prompt: list[int]) -> None:
+    """Logits of one request alone and beside fifteen others, in the same program."""
+    generator = np.random.default_rng(5)
+    kept = []
+    for others in (range(0), range(1, 16)):
+        for slot in (0, *others):
+            device.admit(slot)
+        if others:
+            lengths = {slot: generator.integers(0, 5000, 1 + slot % 4).tolist()
+                       for slot in others}
+            device.prefill(lengths)
+        device.prefill({0: prompt})
+        rows = [*others, 0]
+        for _ in range(5):
+            device.step("decode_16", {slot: [-1] for slot in rows}, len(rows))
+        kept.append(device.logits(len(rows))[-1])
+        for slot in list(device.rows):
+            device.release(slot)
+    print(f"{name} batch invariance, bitwise: {np.array_equal(*kept)}", flush=True)
+
+
+def loaded(name: str, slots: int) -> Harness:
+    """A shape on the device with random weights."""
+    from helios_dod.executors.cuda.executor import CudaExecutor
+    from helios_dod.executors.cuda.upload import RandomWeights
+
+    model = prepared(name)
+    if "OVERLAP" in os.environ:
+        separate(model, os.environ["OVERLAP"])
+    weights = random_weights(model) if model.vectors is None else RandomWeights(
+        model.weights.nbytes, model.vectors)
+    started = time.monotonic()
+    harness = Harness(model, CudaExecutor(), slots=64, pages=slots * 84, limits=MEDIUM,
+                      weights={"weights": weights})
+    load = {key: f"{value / 1e6:.0f} ms" for key, value in harness.executor.load_ns.items()}
+    graphs = harness.executor.graphs
+    print(f"{name}: load {time.monotonic() - started:.2f} s, {load}, {len(graphs)} graphs of "
+          f"{sum(graph.nodes for graph in graphs.values())} nodes", flush=True)
+    return harness
+
+
+def decode(name: str, batches: Sequence[int]) -> None:
+    """Step times of decode at the context, and what each kernel takes of them."""
+    harness = loaded(name, max(batches))
+    generator = np.random.default_rng(1)
+    for slot in range(max(batches)):
+        harness.admit(slot)
+    spans = []
+    for slot in range(max(batches)):
+        for _ in range(CONTEXT // 512):
+            begun = time.monotonic()
+            harness.prefill({slot: generator.integers(0, 128_000, 512).tolist()})
+            spans.append(time.monotonic() - begun)
+    print(f"{name}: prefill of 512 tokens {1e3 * np.median(spans):.2f} ms", flush=True)
+    for batch in batches:
+        slots = list(range(batch))
+        for _ in range(3):
+            harness.decode(slots)
+        number = [p.name for p in harness.manifest.programs].index(f"decode_{batch}")
+        graph_ms = back_to_back(harness, number)
+        step_ms = stepped(harness, number)
+        weights = harness.prepared.weights.nbytes
+        floor = weights / PEAK * 1e3
+        print(f"{name} batch {batch}: graph {graph_ms:.3f} ms, stepped {step_ms:.3f} ms, host "
+              f"{1e3 * (step_ms - graph_ms):.2f} us a step; weights alone {floor:.3f} ms",
+              flush=True)
+        if "PROFILE" in os.environ:
+            profile(harness, number)
+    harness.close()
+
+
+def back_to_back(harness: Harness, program: int) -> float:
+    """Milliseconds of one launch among many, by events."""
+    from helios_dod.executors.cuda.driver import call
+
+    executor = harness.executor
+    graphs = [executor.graphs[frame, program] for frame in range(2)]
+    executor.drain()
+    start, end = call("cuEventCreate", 0), call("cuEventCreate", 0)
+    stream = executor._stream
+    spans = []
+    for _ in range(3):
+        call("cuEventRecord", start, stream)
+        for _step in range(STEPS):
+            call("cuGraphLaunch", graphs[harness.frame].handle, stream)
+            executor._queued.append(harness.sequence)
+            executor._control[0] += 1
+        call("cuEventRecord", end, stream)
+        call("cuEventSynchronize", end)
+        spans.append(call("cuEventElapsedTime", start, end) / STEPS)
+        executor.drain()
+    return float(np.median(spans))
+
+
+def stepped(harness: Harness, program: int) -> float:
+    """Milliseconds a step with submit and poll, two frames in flight as the engine does."""
+    executor, frame = harness.executor, harness.frame
+    spans = []
+    words = harness.world[0]["staging"]["words"]
+    words[1 - frame] = words[frame]
+    for _ in range(3):
+        executor.drain()
+        begun = time.monotonic()
+        first = harness.sequence
+        for i in range(STEPS):
+            harness.sequence += 1
+            executor.submit((frame + i) % 2, program, harness.sequence)
+            while executor.poll() < harness.sequence - 1 and harness.sequence - 1 > first:
+                pass
+        executor.drain()
+        spans.append((time.monotonic() - begun) / STEPS * 1e3)
+    return float(np.median(spans))
+
+
+def profile(harness: Harness, program: int) -> None:
+    """Microseconds of each kernel of a program, run by itself in one graph of all its nodes."""
+    from helios_dod.executors.cuda.driver import call
+    from helios_dod.executors.cuda.graphs import Graph
+
+    executor, manifest = harness.executor, harness.manifest
+    body = manifest.cuda_bodies[manifest.programs[program].cuda_body]
+    groups: dict[str, Any] = {}
+    for node in body.nodes:
+        name = "ingest"
+        if node.WhichOneof("node") == "kernel":
+            module = manifest.modules[node.kernel.module].name
+            name = module if node.kernel.entry != "signal" else ""
+        if name:
+            one = groups.setdefault(name, wire.CudaBody())
+            one.nodes.add().CopyFrom(node)
+            if len(one.nodes) > 1:
+                one.edges.add(before=len(one.nodes) - 2, after=len(one.nodes) - 1)
+    start, end = call("cuEventCreate", 0), call("cuEventCreate", 0)
+    lines = []
+    for name, one in groups.items():
+        graph = Graph(executor.device, executor._code, executor.memory, one, harness.frame)
+        times = []
+        for _ in range(6):
+            call("cuEventRecord", start, executor._stream)
+            call("cuGraphLaunch", graph.handle, executor._stream)
+            call("cuEventRecord", end, executor._stream)
+            call("cuEventSynchronize", end)
+            times.append(call("cuEventElapsedTime", start, end) * 1e3)
+        count = len(one.nodes)
+        grid = tuple(one.nodes[0].kernel.grid) if count else ()
+        lines.append((float(np.median(times)), name, count, grid))
+        graph.close()
+    for total, name, count, grid in sorted(lines, reverse=True):
+        print(f"    {name:24} {count:3} nodes {total / count:8.2f} us each {total:8.1f} us "
+              f"grid {grid}")
+
+
+def save(name: str, path: str) -> None:
+    """Prepares a shape's programs without a GPU."""
+    model = build(random_checkpoint(SHAPES[name]), options_of(name), cuda=True)
+    vectors = random_weights(model).vectors
+    graphs = [graph.SerializeToString() for graph in model.contract.model.graphs]
+    Path(path).write_bytes(pickle.dumps((
+        model.manifest.SerializeToString(), graphs, model.contract.context_tokens,
+        model.weights.nbytes, vectors)))
+    print(f"{path}: {Path(path).stat().st_size} bytes")
+
+
+def main() -> None:
+    """Runs one command."""
+    command, *rest = sys.argv[1:]
+    if command == "check":
+        check(rest or ["small", "windowed"])
+    elif command == "decode":
+        decode(rest[0], [int(batch) for batch in rest[1:]])
+    elif command == "save":
+        save(rest[0], rest[1])
+
+
+if __name__ == "__main__":
+    main()
