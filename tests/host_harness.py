@@ -60,11 +60,12 @@ class Harness:
     """One executor with a core loaded, and rows to run on it."""
 
     def __init__(self, prepared: Prepared, executor: Any, *, slots: int = 32, pages: int = 128,
-                 limits: Limits = SMALL, weights: Any = None) -> None:
+                 limits: Limits = SMALL, weights: Any = None,
+                 world: np.ndarray | None = None) -> None:
         self.prepared, self.executor = prepared, executor
         self.manifest = prepared.manifest
         self.geometry = geometry_of(prepared, slots, pages)
-        self.world = boot(limits)
+        self.world = boot(limits) if world is None else world
         self.first: dict[int, int] = {}
         cursor = 0
         for index, buffer in enumerate(self.manifest.buffers):

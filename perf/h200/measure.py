@@ -3,6 +3,7 @@
     python perf/h200/measure.py check                  # against plain float32, batch invariance
     python perf/h200/measure.py decode 8b 1 8 64       # step times at context 1,024
     python perf/h200/measure.py save 8b FILE           # prepares a manifest, no GPU needed
+    python perf/h200/measure.py upload 8               # GiB of weights from memory to the device
 """
 
 import os
@@ -37,7 +38,8 @@ from helios_dod.limits import MEDIUM
 
 PEAK = 4657e9  # bytes a second of a plain read sweep
 CONTEXT = 1024
-STEPS = 200
+STEPS = 1000
+REPETITIONS = 5
 
 
 def options_of(name: str) -> Options:
@@ -168,20 +170,30 @@ def decode(name: str, batches: Sequence[int]) -> None:
         for _ in range(3):
             harness.decode(slots)
         number = [p.name for p in harness.manifest.programs].index(f"decode_{batch}")
-        graph_ms = back_to_back(harness, number)
-        step_ms = stepped(harness, number)
-        weights = harness.prepared.weights.nbytes
-        floor = weights / PEAK * 1e3
-        print(f"{name} batch {batch}: graph {graph_ms:.3f} ms, stepped {step_ms:.3f} ms, host "
-              f"{1e3 * (step_ms - graph_ms):.2f} us a step; weights alone {floor:.3f} ms",
-              flush=True)
+        alone, steps = back_to_back(harness, number), stepped(harness, number)
+        graph_ms, step_ms = float(np.median(alone)), float(np.median(steps))
+        print(f"{name} batch {batch}: graph {graph_ms:.3f} ms ({min(alone):.3f} to "
+              f"{max(alone):.3f}), stepped {step_ms:.3f} ms ({min(steps):.3f} to {max(steps):.3f})"
+              f", host {1e3 * (step_ms - graph_ms):.2f} us a step; floor "
+              f"{floor_ms(harness, batch):.3f} ms", flush=True)
         if "PROFILE" in os.environ:
             profile(harness, number)
     harness.close()
 
 
-def back_to_back(harness: Harness, program: int) -> float:
-    """Milliseconds of one launch among many, by events."""
+def floor_ms(harness: Harness, batch: int) -> float:
+    """Milliseconds that reading the weights of a step and the history takes at PEAK."""
+    manifest = harness.manifest
+    sizes = {buffer.name: buffer.resource_nbytes for buffer in manifest.buffers}
+    weights = harness.prepared.weights.nbytes
+    if "head.weight" in sizes:  # of the embedding only a few rows are read
+        weights -= sizes["embedding.weight"]
+    history = harness.executor.page_bytes() // harness.geometry.page_tokens * CONTEXT * batch
+    return (weights + history) / PEAK * 1e3
+
+
+def back_to_back(harness: Harness, program: int) -> list[float]:
+    """Milliseconds of one launch among STEPS, by events, for each repetition."""
     from helios_dod.executors.cuda.driver import call
 
     executor = harness.executor
@@ -190,7 +202,7 @@ def back_to_back(harness: Harness, program: int) -> float:
     start, end = call("cuEventCreate", 0), call("cuEventCreate", 0)
     stream = executor._stream
     spans = []
-    for _ in range(3):
+    for _ in range(REPETITIONS):
         call("cuEventRecord", start, stream)
         for _step in range(STEPS):
             call("cuGraphLaunch", graphs[harness.frame].handle, stream)
@@ -200,16 +212,16 @@ def back_to_back(harness: Harness, program: int) -> float:
         call("cuEventSynchronize", end)
         spans.append(call("cuEventElapsedTime", start, end) / STEPS)
         executor.drain()
-    return float(np.median(spans))
+    return spans
 
 
-def stepped(harness: Harness, program: int) -> float:
-    """Milliseconds a step with submit and poll, two frames in flight as the engine does."""
+def stepped(harness: Harness, program: int) -> list[float]:
+    """Milliseconds a step, for each repetition, with submit and poll, two frames in flight as the engine does."""
     executor, frame = harness.executor, harness.frame
     spans = []
     words = harness.world[0]["staging"]["words"]
     words[1 - frame] = words[frame]
-    for _ in range(3):
+    for _ in range(REPETITIONS):
         executor.drain()
         begun = time.monotonic()
         first = harness.sequence
@@ -220,7 +232,33 @@ def stepped(harness: Harness, program: int) -> float:
                 pass
         executor.drain()
         spans.append((time.monotonic() - begun) / STEPS * 1e3)
-    return float(np.median(spans))
+    return spans
+
+
+def upload_rate(gibibytes: int) -> None:
+    """GB/s of weights from pageable memory, with each count of threads."""
+    from helios_dod.executors.cuda import upload as uploads
+    from helios_dod.executors.cuda.driver import Device, call
+
+    device = Device()
+    data = np.ones(gibibytes << 30, np.uint8)
+    address = int(call("cuMemAlloc", data.nbytes))
+    for threads in (4, 8, 12, 16):
+        uploads.THREADS_MAX = threads
+        spans = []
+        for _ in range(3):
+            begun = time.monotonic()
+            uploads.upload(device, data, address)
+            spans.append(time.monotonic() - begun)
+        print(f"upload with {threads} threads: {data.nbytes / min(spans) / 1e9:.1f} GB/s best, "
+              f"{data.nbytes / max(spans) / 1e9:.1f} worst", flush=True)
+    pinned = int(call("cuMemHostAlloc", 1 << 30, 1))
+    for _ in range(2):
+        begun = time.monotonic()
+        for _ in range(4):
+            call("cuMemcpyHtoD", address, pinned, 1 << 30)
+        rate = 4 * (1 << 30) / (time.monotonic() - begun) / 1e9
+    print(f"pinned copy: {rate:.1f} GB/s")
 
 
 def profile(harness: Harness, program: int) -> None:
@@ -279,6 +317,8 @@ def main() -> None:
         check(rest or ["small", "windowed"])
     elif command == "decode":
         decode(rest[0], [int(batch) for batch in rest[1:]])
+    elif command == "upload":
+        upload_rate(int(rest[0]))
     elif command == "save":
         save(rest[0], rest[1])
 

@@ -29,7 +29,10 @@ class Device:
     """The primary context of one device, current in the thread that makes it."""
 
     def __init__(self, ordinal: int = 0) -> None:
-        call("cuInit", 0)
+        try:
+            call("cuInit", 0)
+        except (ImportError, OSError, RuntimeError) as error:
+            raise DeviceError(f"no usable NVIDIA driver: {error}") from error
         self.handle = call("cuDeviceGet", ordinal)
         self.context = call("cuDevicePrimaryCtxRetain", self.handle)
         self.enter()

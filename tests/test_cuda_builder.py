@@ -1,0 +1,164 @@
+"""Programs for target cuda-sm90 as preparation makes them, on a machine without a GPU."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from cuda_models import SMALL_SHAPES, build, random_checkpoint
+from ignition_fixtures import opened
+
+from helios_dod.contract.cuda import check_cuda
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.executors.host.panels import pack_matrix, unpack_matrix
+from helios_dod.ignition.cuda.tiles import (
+    gated_tile,
+    product_tile,
+    split_attention,
+    vector_tile,
+)
+from helios_dod.ignition.cuda.weights import dense, to_bf16
+from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.prepared import PreparationError
+
+OPTIONS = Options(lanes=2, context=256, packed=(64,), scored=64)
+SIZES = {"address": 8, "executor_word": 8, "words": 8, "word": 4, "real": 4, "extent": 4,
+         "row_bytes": 4}
+
+
+@cache
+def model():
+    """The windowed shape, lowered."""
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    return build(random_checkpoint(SMALL_SHAPES["windowed"]), OPTIONS, cuda=True)
+
+
+def kernels(body):
+    return [node.kernel for node in body.nodes if node.HasField("kernel")]
+
+
+def test_programs_validate_and_name_what_exists():
+    manifest = model().manifest
+    check_cuda(manifest)
+    assert not manifest.host_bodies
+    names = {program.name for program in manifest.programs}
+    assert {"initialize", "prefill_64", "decode_1", "decode_2", "mixed_64"} <= names
+    assert all(program.WhichOneof("code") == "cuda_body" for program in manifest.programs)
+    for body in manifest.cuda_bodies:
+        assert body.nodes[0].HasField("ingest"), "staged values come first"
+        assert body.nodes[-1].kernel.entry == "signal", "the host is told last"
+        behind = {edge.after for edge in body.edges}
+        assert behind == set(range(1, len(body.nodes))), "every node waits for another"
+        assert not any(edge.overlap for edge in body.edges if edge.before == 0)
+
+
+def test_cubins_hold_their_kernels_for_the_architecture():
+    manifest = model().manifest
+    for body in manifest.cuda_bodies:
+        for kernel in kernels(body):
+            module = manifest.modules[kernel.module]
+            assert kernel.entry.encode() in module.image
+            flags = int.from_bytes(module.image[48:52], "little")  # ELF e_flags
+            assert flags & 0xFF == 90 or flags >> 8 & 0xFF == 90
+    assert len(manifest.modules) == len({module.image for module in manifest.modules})
+
+
+def test_matrices_are_rows_of_bf16():
+    made = model()
+    by_name = {buffer.name: buffer for buffer in made.manifest.buffers}
+    down = by_name["layers.0.down.weight"]
+    assert down.dtype == wire.BF16 and not down.HasField("panel")
+    assert [axis.multiplier for axis in down.shape] == [512, 1024]
+    data = made.weights.assemble()[down.resource_offset:][: down.resource_nbytes]
+    expected = random_checkpoint(SMALL_SHAPES["windowed"]).tensors["layers.0.down.weight"].data
+    assert np.array_equal(data, expected)
+
+
+def test_one_token_and_many_use_their_products():
+    manifest = model().manifest
+    entries = {program.name: [kernel.entry for kernel in kernels(
+        manifest.cuda_bodies[program.cuda_body])] for program in manifest.programs}
+    assert entries["decode_1"].count("gated_vector_product") == 3
+    assert entries["decode_2"].count("gated_product") == 3
+    assert "combine" in entries["decode_2"] and "combine" not in entries["prefill_64"]
+
+
+def test_quantised_matrices_round_to_nearest():
+    tensor = next(tensor for tensor in opened("all_types.gguf").tensors.values()
+                  if tensor.kind == "Q4_K")
+    values = unpack_matrix(*pack_matrix(tensor.kind, *tensor.shape, tensor.data))
+    found = (dense(tensor).data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    assert np.abs(found.reshape(values.shape) - values).max() <= np.abs(values).max() / 256
+    assert to_bf16(np.array([1 + 2**-8, 1 + 3 * 2**-8], np.float32)).tolist() == [0x3F80, 0x3F82]
+
+
+@pytest.mark.parametrize("rows, columns", [(6144, 4096), (4096, 14336), (960, 576), (128256, 2048)])
+@pytest.mark.parametrize("tokens", [1, 2, 8, 16, 64, 128, 512])
+def test_tiles_divide_their_matrix(rows, columns, tokens):
+    for tile in (product_tile(rows, columns, tokens, True), gated_tile(columns, tokens),
+                 vector_tile(columns, gated=False)):
+        assert columns % (tile.splits * tile.columns) == 0
+        assert tile.rows & (tile.rows - 1) == 0 and tile.tokens & (tile.tokens - 1) == 0
+    assert product_tile(rows, columns, tokens, True).tokens >= min(tokens, 16)
+
+
+def test_history_splits_are_powers_of_two():
+    for lanes in (1, 2, 8, 64, 256):
+        splits = split_attention(lanes, 8)
+        assert splits & (splits - 1) == 0 and 1 <= splits <= 32
+
+
+def test_shapes_without_kernels_are_refused():
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    with pytest.raises(PreparationError, match="heads of 24"):
+        build(opened("mistral"), OPTIONS, cuda=True)
+
+
+def small_body():
+    manifest = wire.ExecutionManifest()
+    manifest.buffers.add(name="staged", kind=wire.STAGING, dtype=wire.I32)
+    manifest.buffers.add(name="state", kind=wire.STATE, dtype=wire.I32)
+    manifest.modules.add(name="code", architecture=90, image=b"\x7fELF and more")
+    body = manifest.cuda_bodies.add()
+    body.nodes.add().ingest.buffers.append(0)
+    for _ in range(2):
+        kernel = body.nodes.add().kernel
+        kernel.entry, kernel.grid[:], kernel.block[:] = "step", [1, 1, 1], [32, 1, 1]
+        kernel.arguments.add().address.CopyFrom(wire.CudaAddress(buffer=1, alignment=16))
+        kernel.arguments.add().executor_word = wire.FINISHED_COUNT
+    body.edges.add(before=0, after=1)
+    body.edges.add(before=1, after=2, overlap=True)
+    return manifest, body
+
+
+@pytest.mark.parametrize("change, field", [
+    (lambda m, b: b.nodes[0].ingest.buffers.append(1), "nodes[0].ingest.buffers"),
+    (lambda m, b: b.nodes[0].ingest.ClearField("buffers"), "nodes[0].ingest.buffers"),
+    (lambda m, b: setattr(b.edges[0], "overlap", True), "edges[0].overlap"),
+    (lambda m, b: setattr(b.nodes[1].kernel.arguments[0].address, "alignment", 3), "alignment"),
+    (lambda m, b: setattr(b.nodes[1].kernel.arguments[0].address, "offset", 4), "offset"),
+    (lambda m, b: setattr(b.nodes[1].kernel.arguments.add(), "row_bytes", 9), "row_bytes"),
+    (lambda m, b: setattr(m.modules[0], "image", b"PTX"), "modules[0].image"),
+    (lambda m, b: setattr(m.modules[0], "resource_id", "both"), "modules[0].resource_id"),
+    (lambda m, b: setattr(m.modules[0], "architecture", 0), "modules[0].architecture"),
+])
+def test_hostile_bodies_are_refused(change, field):
+    manifest, body = small_body()
+    check_cuda(manifest)
+    change(manifest, body)
+    with pytest.raises(ContractError) as error:
+        check_cuda(manifest)
+    assert field in str(error.value)
+
+
+def test_a_machine_without_a_driver_says_so(monkeypatch):
+    from helios_dod.executors.base import DeviceError
+    from helios_dod.executors.cuda import driver
+
+    class Missing:
+        def __getattr__(self, name):
+            raise RuntimeError("libcuda is not there")
+
+    monkeypatch.setattr(driver, "driver", Missing())
+    with pytest.raises(DeviceError, match="no usable NVIDIA driver"):
+        driver.Device()

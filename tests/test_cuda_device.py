@@ -1,0 +1,154 @@
+"""The CUDA executor on a GPU: equal to plain float32 within bf16, bitwise batch invariance."""
+
+import mmap
+import os
+
+import numpy as np
+import pytest
+from cuda_models import SMALL_SHAPES, build, random_checkpoint
+from host_harness import Harness
+from plain_device import PlainDevice
+
+from helios_dod.executors.base import DeviceError
+from helios_dod.ignition.preparation.options import Options
+from helios_dod.limits import SMALL
+from helios_dod.world import boot, dtype_of
+
+pytest.importorskip("triton", reason="kernels are compiled by Triton")
+OPTIONS = Options(lanes=16, context=2048, packed=(64,))
+LOGITS_RMS = 2e-2  # relative, of bf16 against float32
+
+
+def gpu_count() -> int:
+    """GPUs that the driver sees."""
+    try:
+        from cuda.bindings import driver
+
+        if driver.cuInit(0)[0] != driver.CUresult.CUDA_SUCCESS:
+            return 0
+        return driver.cuDeviceGetCount()[1]
+    except (ImportError, OSError, RuntimeError):
+        return 0
+
+
+pytestmark = [pytest.mark.cuda,
+              pytest.mark.skipif(gpu_count() == 0, reason="no NVIDIA GPU here")]
+
+
+def executor():
+    from helios_dod.executors.cuda.executor import CudaExecutor
+
+    return CudaExecutor()
+
+
+@pytest.fixture(scope="module", params=sorted(SMALL_SHAPES))
+def pair(request):
+    """A plain device and a CUDA one with the same weights."""
+    checkpoint = random_checkpoint(SMALL_SHAPES[request.param])
+    plain = Harness(build(checkpoint, OPTIONS, cuda=False), PlainDevice(), slots=16, pages=512)
+    device = Harness(build(checkpoint, OPTIONS, cuda=True), executor(), slots=16, pages=512)
+    yield plain, device
+    device.close()
+
+
+def near(a, b):
+    return np.sqrt(((a - b) ** 2).mean() / (a**2).mean()) < LOGITS_RMS
+
+
+def test_logits_of_every_kind_of_program(pair):
+    prompt = np.random.default_rng(3).integers(0, 5000, 50).tolist()
+    found = {}
+    for harness in pair:
+        harness.admit(slot=2)
+        logits, scores = harness.scored(2, prompt)
+        harness.admit(slot=2)
+        harness.prefill({2: prompt[:40]})
+        harness.mixed({2: prompt[40:]})
+        after = harness.logits(1)
+        for token in (7, 9, 11):
+            harness.decode_host({2: token})
+        found[harness] = logits, scores, after, harness.logits(1)
+    for plain, cuda in zip(found[pair[0]], found[pair[1]], strict=True):
+        assert near(plain, cuda)
+
+
+def test_companions_do_not_change_a_request(pair):
+    device = pair[1]
+    prompt = np.random.default_rng(4).integers(0, 5000, 50).tolist()
+    kept = []
+    for others in (range(0), range(1, 16)):
+        for slot in (0, *others):
+            device.admit(slot)
+        if others:
+            device.prefill({slot: [slot] * (1 + slot % 4) for slot in others})
+        device.prefill({0: prompt})
+        rows = [*others, 0]
+        for _ in range(5):
+            device.step("decode_16", {slot: [-1] for slot in rows}, len(rows))
+        kept.append(device.logits(len(rows))[-1])
+        for slot in list(device.rows):
+            device.release(slot)
+    assert np.array_equal(*kept)
+
+
+def test_a_row_that_is_not_finite_ends_alone(pair):
+    from helios_dod.executors.cuda.driver import call
+
+    device, kept = pair[1], []
+    for poisoned in (False, True):
+        for slot in range(4):
+            device.admit(slot)
+            device.prefill({slot: [slot + 5] * 20})
+        if poisoned:
+            page = int(device.buffer("page_table")[2, 0])
+            plane = device.executor.memory.caches()[0]
+            call("cuMemsetD16", plane.address[0] + page * plane.row_bytes, 0x7FC0,
+                 plane.row_bytes // 2)
+            call("cuCtxSynchronize")
+        device.decode([0, 1, 2, 3])
+        status = device.world[0]["completions"]["status"][device.frame][:4].tolist()
+        kept.append(device.logits(4)[[0, 1, 3]])
+        for slot in range(4):
+            device.release(slot)
+    assert status == [0, 0, 3, 0] and np.array_equal(*kept)
+
+
+def test_stops_limits_and_bias_are_the_devices(pair):
+    device = pair[1]
+    device.admit(slot=1, output_limit=2)
+    device.prefill({1: [4, 5, 6]})
+    device.decode([1])
+    assert device.world[0]["completions"]["status"][device.frame][0] == 2
+    device.admit(slot=1, bias_count=1, bias_tokens=[77], bias_values=[1e6],
+                 stop_tokens=[77] + [-1] * 7)
+    assert device.prefill({1: [4, 5, 6]})[0] == 77
+    assert device.world[0]["completions"]["status"][device.frame][0] == 1
+
+
+def test_errors_name_what_is_wrong(pair):
+    device = pair[1]
+    with pytest.raises(DeviceError, match="not loaded"):
+        device.executor.submit(0, 999, 1)
+    body = device.manifest.cuda_bodies[device.manifest.programs[3].cuda_body]
+    kernel = body.nodes[1].kernel
+    from helios_dod.executors.cuda.graphs import Code
+
+    code = Code(device.executor.device, device.manifest)
+    kernel.arguments.pop()
+    with pytest.raises(DeviceError, match="parameters of"):
+        code.function(kernel)
+
+
+def test_a_shared_world_can_be_registered():
+    """Serving keeps the world in a memfd that processes share."""
+    descriptor = os.memfd_create("world")
+    size = dtype_of(SMALL).itemsize
+    os.ftruncate(descriptor, size)
+    shared = mmap.mmap(descriptor, size)
+    world = boot(SMALL, memoryview(shared))
+    made = build(random_checkpoint(SMALL_SHAPES["windowed"]), OPTIONS, cuda=True)
+    harness = Harness(made, executor(), slots=4, pages=64, world=world)
+    harness.admit(slot=0)
+    assert harness.prefill({0: [1, 2, 3]})[0] >= 0
+    assert os.eventfd_read(harness.executor.descriptor()) >= 1
+    harness.close()
