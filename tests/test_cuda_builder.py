@@ -57,10 +57,10 @@ def test_cubins_hold_their_kernels_for_the_architecture():
     for body in manifest.cuda_bodies:
         for kernel in kernels(body):
             module = manifest.modules[kernel.module]
-            assert kernel.entry.encode() in module.image
-            flags = int.from_bytes(module.image[48:52], "little")  # ELF e_flags
+            assert kernel.entry.encode() in module.cubin
+            flags = int.from_bytes(module.cubin[48:52], "little")  # ELF e_flags
             assert flags & 0xFF == 90 or flags >> 8 & 0xFF == 90
-    assert len(manifest.modules) == len({module.image for module in manifest.modules})
+    assert len(manifest.modules) == len({module.cubin for module in manifest.modules})
 
 
 def test_matrices_are_rows_of_bf16():
@@ -118,7 +118,7 @@ def small_body():
     manifest = wire.ExecutionManifest()
     manifest.buffers.add(name="staged", kind=wire.STAGING, dtype=wire.I32)
     manifest.buffers.add(name="state", kind=wire.STATE, dtype=wire.I32)
-    manifest.modules.add(name="code", architecture=90, image=b"\x7fELF and more")
+    manifest.modules.add(name="code", architecture=90, cubin=b"\x7fELF and more")
     body = manifest.cuda_bodies.add()
     body.nodes.add().ingest.buffers.append(0)
     for _ in range(2):
@@ -138,7 +138,7 @@ def small_body():
     (lambda m, b: setattr(b.nodes[1].kernel.arguments[0].address, "alignment", 3), "alignment"),
     (lambda m, b: setattr(b.nodes[1].kernel.arguments[0].address, "offset", 4), "offset"),
     (lambda m, b: setattr(b.nodes[1].kernel.arguments.add(), "row_bytes", 9), "row_bytes"),
-    (lambda m, b: setattr(m.modules[0], "image", b"PTX"), "modules[0].image"),
+    (lambda m, b: setattr(m.modules[0], "cubin", b"PTX"), "modules[0].cubin"),
     (lambda m, b: setattr(m.modules[0], "resource_id", "both"), "modules[0].resource_id"),
     (lambda m, b: setattr(m.modules[0], "architecture", 0), "modules[0].architecture"),
 ])
@@ -162,3 +162,17 @@ def test_a_machine_without_a_driver_says_so(monkeypatch):
     monkeypatch.setattr(driver, "driver", Missing())
     with pytest.raises(DeviceError, match="no usable NVIDIA driver"):
         driver.Device()
+
+
+def test_programs_of_one_core_are_for_one_device():
+    from types import SimpleNamespace
+
+    from helios_dod.runtime.devices import TargetError, on_device
+
+    def contract(*bodies):
+        return SimpleNamespace(programs=[SimpleNamespace(device_body=body) for body in bodies])
+
+    assert on_device(contract(True, False, True), (0, 2))
+    assert not on_device(contract(True, False), (1,))
+    with pytest.raises(TargetError):
+        on_device(contract(True, False), (0, 1))

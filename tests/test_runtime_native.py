@@ -161,6 +161,6 @@ def test_the_server_starts_through_these_names():
     program = ("import inspect, helios_dod.server.serve_command as c, "
                "helios_dod.runtime.engine_process as e\n"
                "print('Server.start(' in inspect.getsource(c.run), "
-               "'NativeModel.load(' in inspect.getsource(e.run))")
+               "'NativeModel.of(' in inspect.getsource(e.run))")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "True True", done.stderr

@@ -22,10 +22,10 @@ def check_cuda(manifest: wire.ExecutionManifest) -> None:
     for i, module in enumerate(manifest.modules):
         field = f"manifest.modules[{i}]"
         require(bool(module.name), f"{field}.name", "a name", "")
-        require(bool(module.resource_id) != bool(module.image), f"{field}.resource_id",
-                "a resource or an image, one of them", module.resource_id)
-        if module.image:
-            require(module.image.startswith(ELF), f"{field}.image", "a cubin", "other bytes")
+        require(bool(module.resource_id) != bool(module.cubin), f"{field}.resource_id",
+                "a resource or a cubin, one of them", module.resource_id)
+        if module.cubin:
+            require(module.cubin.startswith(ELF), f"{field}.cubin", "a cubin", "other bytes")
             require(module.architecture > 0, f"{field}.architecture", "at least 1", 0)
     for i, body in enumerate(manifest.cuda_bodies):
         field = f"manifest.cuda_bodies[{i}]"

@@ -2,12 +2,13 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from helios_dod.compiling import compile_line
 from helios_dod.executors.base import DeviceError
-from helios_dod.executors.host.executor import HostExecutor
+from helios_dod.runtime.devices import plan_for_device
 from helios_dod.runtime.native_model import NativeModel, note_weights
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.runtime.selection import selection_options
@@ -21,11 +22,13 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     frontend row, written when it has events. Returns after the device is quiet; raises what makes
     the engine unable to go on."""
     note_weights(options.trust_weights)
-    executor = HostExecutor(options.threads)
+    began = time.perf_counter()
+    made, executor = plan_for_device(
+        core_path, selection_options(options, limits_name), options.threads)
+    phases = {"contract": time.perf_counter() - began}
     with compile_line("compiling for this processor"):
-        model = NativeModel.load(
-            core_path, selection_options(options, limits_name), executor, memory,
-            trust_weights=options.trust_weights)
+        model = NativeModel.of(made, executor, memory, trust_weights=options.trust_weights,
+                               phases=phases)
         engine = model.engine
         engine.warm()  # nothing compiles after `ready`
     print(model.report(), file=sys.stderr)

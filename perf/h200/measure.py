@@ -216,7 +216,7 @@ def back_to_back(harness: Harness, program: int) -> list[float]:
 
 
 def stepped(harness: Harness, program: int) -> list[float]:
-    """Milliseconds a step, for each repetition, with submit and poll, two frames in flight as the engine does."""
+    """Milliseconds a step, with submit and poll and two frames in flight, for each repetition."""
     executor, frame = harness.executor, harness.frame
     spans = []
     words = harness.world[0]["staging"]["words"]

@@ -616,16 +616,16 @@ class HostBody(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[HostOperation, _Mapping]]] = ...) -> None: ...
 
 class CudaModule(_message.Message):
-    __slots__ = ("resource_id", "name", "architecture", "image")
+    __slots__ = ("resource_id", "name", "architecture", "cubin")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
-    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    CUBIN_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     name: str
     architecture: int
-    image: bytes
-    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ..., architecture: _Optional[int] = ..., image: _Optional[bytes] = ...) -> None: ...
+    cubin: bytes
+    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ..., architecture: _Optional[int] = ..., cubin: _Optional[bytes] = ...) -> None: ...
 
 class CudaArgument(_message.Message):
     __slots__ = ("address", "word", "words", "real", "live", "extent", "executor_word", "row_bytes")

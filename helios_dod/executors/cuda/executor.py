@@ -19,6 +19,7 @@ from helios_dod.executors.host.buffers import aligned_zeros
 from helios_dod.limits import FRAMES_MAX
 
 DRAIN_POLL_S = 0.00002
+CACHE_SHARE = 0.88  # of the device memory that weights leave
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
@@ -44,6 +45,11 @@ class CudaExecutor:
         self._closed = False
         self.load_ns: dict[str, int] = {}
 
+    def cache_budget(self, weight_bytes: int) -> int:
+        """Bytes that the cache may take of what is free now, once weights of that size are there;
+        the rest is for scratch."""
+        return max(0, int((self.device.free_bytes() - weight_bytes) * CACHE_SHARE))
+
     def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, Any],
              staging_first: Mapping[int, int], world: np.ndarray) -> None:
         """Uploads weights, allocates everything, loads code and instantiates every graph."""
@@ -53,6 +59,9 @@ class CudaExecutor:
             if manifest.programs[index].WhichOneof("code") != "cuda_body":
                 raise DeviceError(f"program {manifest.programs[index].name!r} has no CUDA body; "
                                   f"prepare the core with --target cuda-sm90")
+            if manifest.programs[index].tuned:
+                raise DeviceError(f"program {manifest.programs[index].name!r}: tuning graphs are "
+                                  f"not run")
         started = time.monotonic_ns()
         self.memory = Memory(self.device, manifest, geometry, weights, staging_first, world,
                              chosen)

@@ -24,14 +24,14 @@ class Code:
         self.functions: dict[tuple[int, str], Any] = {}
         self.layouts: dict[tuple[int, str], list[int]] = {}
         for module in manifest.modules:
-            if not module.image:
+            if not module.cubin:
                 raise DeviceError(f"module {module.name!r}: code in resource "
-                                  f"{module.resource_id!r}; only images are loaded")
+                                  f"{module.resource_id!r}; only cubins of the manifest are loaded")
             if module.architecture != device.architecture:
                 raise DeviceError(
                     f"module {module.name!r} is for architecture {module.architecture}, this "
                     f"device is {device.architecture}")
-            self.modules.append(call("cuModuleLoadData", module.image))
+            self.modules.append(call("cuModuleLoadData", module.cubin))
 
     def function(self, kernel: Any) -> Any:
         """The function of a kernel node; its shared memory is permitted, its arguments fit."""

@@ -93,7 +93,7 @@ class Library:
         assert made.metadata.global_scratch_size == 0
         self.manifest.modules.append(wire.CudaModule(
             name=f"{function.__name__}_{len(self.found)}", architecture=ARCHITECTURE,
-            image=made.asm["cubin"]))
+            cubin=made.asm["cubin"]))
         return len(self.manifest.modules) - 1, made.metadata
 
 

@@ -1,4 +1,4 @@
-"""Which tiles a kernel uses for a shape. Figures behind the choices: perf/h200."""
+"""Which tiles a kernel uses for a shape. Behind the choices: perf/h200/tune.py."""
 
 from dataclasses import dataclass
 
