@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
 
 def test_history_drafting_is_refused_without_speculation(tmp_path):
     with pytest.raises(ContractError, match="learned speculation enabled"):
-        NativeModel.load(make(tmp_path), OPTIONS, Recorder(), history_drafting=True)
+        NativeModel.load(make(tmp_path), replace(OPTIONS, history_drafting=True), Recorder())
 
 
 def test_nothing_loads_that_was_not_accepted(tmp_path):

@@ -1,13 +1,18 @@
 """Schema, world, schedule: layout, boot, snapshot, and the two forms of the tick."""
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helios_dod import limits, schedule
+from helios_dod.contract.decode import decode
 from helios_dod.limits import NO_ROW, SIZES, TEST_MIN
+from helios_dod.runtime.selection import Options, SelectionError, choose
+from helios_dod.simulation.programs import simulated_core
+from helios_dod.terms import OP_SPECULATIVE
 from helios_dod.world import attach, boot, diff, digest, dtype_of, restore, snapshot
 
 
@@ -77,3 +82,24 @@ def test_tables_hold_integers_only():
         table = dtype_of(TEST_MIN)[name]
         for column in table.names:
             assert np.issubdtype(table[column].base, np.integer), f"{name}.{column}"
+
+
+def test_speculative_width_is_reduced_at_load():
+    """Options choose how wide speculation may be; programs beyond are not loaded."""
+    manifest, serving = simulated_core()
+    plain = decode(serving, manifest)
+    wide = [replace(plain.programs[-2], name=f"speculative_{width}", operation=OP_SPECULATIVE,
+                    width=width, drafts=width - 1) for width in (1, 2, 4)]
+    contract = replace(plain, programs=(*plain.programs, *wide))
+    first = len(plain.programs)
+
+    def loaded(**options):
+        chosen = choose(contract, 128, lambda geometry: 1, Options(cache_bytes=1 << 16, **options))
+        return [index - first for index in chosen.programs if index >= first]
+
+    assert loaded() == [0, 1, 2] and loaded(speculative_width=2) == [0, 1]
+    assert loaded(speculative_width=1) == [0]
+    with pytest.raises(SelectionError, match="speculative_width: 5 asked, 1 to 4"):
+        loaded(speculative_width=5)
+    with pytest.raises(SelectionError, match="no speculative program"):
+        choose(plain, 128, lambda geometry: 1, Options(cache_bytes=1 << 16, speculative_width=2))

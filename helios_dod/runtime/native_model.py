@@ -109,7 +109,7 @@ class NativeModel:
     def load(
         cls, path: str | Path, options: Options, executor: Executor,
         memory: memoryview | None = None, *, trust_weights: bool = False,
-        history_drafting: bool = False, peers: RankPeers = RankPeers.Threads,
+        peers: RankPeers = RankPeers.Threads,
         progress: Callable[[int], None] | None = None,
     ) -> "NativeModel":
         """Opens, validates, chooses capacities, loads each rank and backs the cache.
@@ -120,14 +120,13 @@ class NativeModel:
         made = plan(path, options)
         phases = {"contract": time.perf_counter() - began}
         return cls.of(made, executor, memory, trust_weights=trust_weights, phases=phases,
-                      history_drafting=history_drafting, peers=peers, progress=progress)
+                      peers=peers, progress=progress)
 
     @classmethod
     def of(
         cls, made: Plan, executor: Executor, memory: memoryview | None = None, *,
-        trust_weights: bool = False, history_drafting: bool = False,
-        peers: RankPeers = RankPeers.Threads, phases: dict[str, float] | None = None,
-        progress: Callable[[int], None] | None = None,
+        trust_weights: bool = False, peers: RankPeers = RankPeers.Threads,
+        phases: dict[str, float] | None = None, progress: Callable[[int], None] | None = None,
     ) -> "NativeModel":
         """The same for a plan that is made."""
         phases = {} if phases is None else phases
@@ -135,7 +134,7 @@ class NativeModel:
         if ranks > 1:
             raise SelectionError("ranks", ranks, "one can be served")
         require_served(made.contract, made.selection.programs, executor.name)
-        if history_drafting:
+        if made.selection.history_drafting:
             learned = bool(made.contract.speculative_widths)
             require_history(made.contract, made.selection.programs, learned)
         mark = time.perf_counter()

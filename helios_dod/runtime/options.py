@@ -23,6 +23,8 @@ class EngineOptions:
     context_tokens: int = 0  # of prompt and output of one request
     cache_bytes: int = 0
     threads: int = 0
+    speculative_width: int = 0  # widest speculative program
+    history_drafting: bool = False  # proposals copied from a request's own text
     trust_weights: bool = False  # not compared with their signed digests
     stopping: Callable[[], bool] = never  # True: end, after draining the device
     ready: Callable[[], None] = nothing  # call once, when requests are served

@@ -8,7 +8,14 @@ from helios_dod.errors import UserError
 from helios_dod.executors.base import Geometry
 from helios_dod.limits import LARGE, MEDIUM, SIZES, SMALL, Limits
 from helios_dod.runtime.options import EngineOptions
-from helios_dod.terms import OP_DECODE, OP_INITIALIZE, OP_MIXED, OP_PREFILL, OP_SCORED_PREFILL
+from helios_dod.terms import (
+    OP_DECODE,
+    OP_INITIALIZE,
+    OP_MIXED,
+    OP_PREFILL,
+    OP_SCORED_PREFILL,
+    OP_SPECULATIVE,
+)
 
 DEFAULT_CACHE_SHARE = 0.4  # of the memory that is free at start
 
@@ -30,6 +37,8 @@ class Options:
     context_tokens: int | None = None
     prefill_tokens: int | None = None
     cache_bytes: int | None = None
+    speculative_width: int | None = None  # widest speculative program, pending token included
+    history_drafting: bool = False  # copied proposals; the core must be able to
     frames: int = 2
     host_pending: bool = False
     caching: bool = True  # prefixes are reused
@@ -40,7 +49,9 @@ def selection_options(engine: EngineOptions, size: str | None) -> Options:
     """What a server's user chose; 0 there is None here."""
     return Options(
         concurrency=engine.max_active or None, context_tokens=engine.context_tokens or None,
-        cache_bytes=engine.cache_bytes or None, size=size)
+        cache_bytes=engine.cache_bytes or None,
+        speculative_width=engine.speculative_width or None,
+        history_drafting=engine.history_drafting, size=size)
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,7 @@ class Selection:
     frames: int
     host_pending: bool
     caching: bool
+    history_drafting: bool
     programs: tuple[int, ...]
     page_bytes: int
 
@@ -77,10 +89,21 @@ def choose_number(field: str, asked: int | None, most: int) -> int:
     return asked
 
 
-def choose_programs(contract: PreparedContract, slots: int) -> tuple[int, ...]:
-    """Every variant that a cohort of `slots` can need: of each kind, up to the first to hold it."""
+def choose_width(contract: PreparedContract, asked: int | None) -> int:
+    """The widest speculative program to load: the core's widest, or less where asked."""
+    widest = max((p.width for p in contract.programs if p.operation == OP_SPECULATIVE), default=0)
+    if asked is not None and widest == 0:
+        raise SelectionError("speculative_width", asked, "the core has no speculative program")
+    return choose_number("speculative_width", asked, widest)
+
+
+def choose_programs(contract: PreparedContract, slots: int, width: int) -> tuple[int, ...]:
+    """Every variant that a cohort of `slots` can need, speculative ones up to `width`: of each
+    kind, up to the first that holds it."""
     chosen = []
     for index, program in enumerate(contract.programs):
+        if program.operation == OP_SPECULATIVE and program.width > width:
+            continue
         kind = (program.operation, program.host_pending, program.histogram, program.packed)
         enough = [p.batch for p in contract.programs
                   if (p.operation, p.host_pending, p.histogram, p.packed) == kind
@@ -157,7 +180,8 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     prefill = choose_number("prefill_tokens", options.prefill_tokens, contract.prefill_tokens)
     prefill = max(prefill, slots)
     require_programs(contract, slots, prefill, options.host_pending)
-    programs = choose_programs(contract, slots)
+    width = choose_width(contract, options.speculative_width)
+    programs = choose_programs(contract, slots, width)
     loaded = [contract.programs[index] for index in programs]
     page_tokens = contract.cache.page_tokens
     pages = choose_pages(page_bytes, slots * -(-most // page_tokens), options)
@@ -177,4 +201,4 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,
-                     options.caching, programs, page_bytes)
+                     options.caching, options.history_drafting, programs, page_bytes)

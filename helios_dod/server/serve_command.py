@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
-                   "cache_bytes": "--cache-memory", "size": "--limits"}
+                   "cache_bytes": "--cache-memory", "size": "--limits",
+                   "speculative_width": "--speculative-width"}
 
 
 def byte_count(text: str) -> int:
@@ -55,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accept the core's publisher and licence, named by its signed namespace")
     add("--trust-weights", action="store_true",
         help="do not compare the weights with their signed digests at start")
+    add("--speculative-width", type=int, default=0, metavar="W",
+        help="widest speculative program to load, pending token included (default: the core's)")
+    add("--history-drafting", action="store_true",
+        help="draft from a request's own text; the core's wider programs must take such drafts")
     add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"],
         help="capacity of the scheduler's tables (default: the smallest that fits)")
     add("--drain-seconds", type=int, default=30, metavar="S",
@@ -112,7 +117,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     load = partial(load_assets, tool_syntax=args.tool_syntax,
                    reasoning_syntax=args.reasoning_syntax)
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
-    for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds"):
+    for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
+                 "speculative_width"):
         if getattr(args, name) < 0:
             raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
                             f"got {getattr(args, name)}")
@@ -125,6 +131,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,
-                trust_weights=args.trust_weights))
+                trust_weights=args.trust_weights, speculative_width=args.speculative_width,
+                history_drafting=args.history_drafting))
     except ValueError as error:
         raise UserError(str(error)) from None
