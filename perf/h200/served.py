@@ -1,0 +1,48 @@
+"""A core through the whole engine on the device: what `helios serve` runs, without HTTP.
+
+    helios prepare --target cuda-sm90 --checkpoint CHECKPOINT --out CORE
+    python perf/h200/served.py CORE OUT.npz      # OUT.npz: greedy.py host
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
+
+from embedded import Embedded
+from greedy import TOKENS, compare, prompts
+
+from helios_dod.edges import Edge, Submission
+from helios_dod.runtime.devices import plan_for_device
+from helios_dod.runtime.native_model import NativeModel
+from helios_dod.runtime.selection import Options
+
+
+def main() -> None:
+    """Loads, answers every prompt at once, and compares tokens with the host executor's."""
+    begun = time.monotonic()
+    made, executor = plan_for_device(Path(sys.argv[1]), Options(), 0)
+    model = NativeModel.of(made, executor, trust_weights=True)
+    print(f"to a loaded engine {time.monotonic() - begun:.2f} s; {model.phases}; "
+          f"{executor.load_ns}; {model.report() if 'weights' in model.phases else ''}")
+    running = Embedded.__new__(Embedded)
+    running.engine, running.edge = model.engine, Edge(model.engine.world, 0)
+    texts = prompts()
+    for repetition in range(3):
+        begun = time.monotonic()
+        answers = running.ask([Submission(i + 1, np.array(text, np.int32), TOKENS)
+                               for i, text in enumerate(texts)])
+        spent = time.monotonic() - begun
+        count = sum(len(answer.tokens) for answer in answers)
+        print(f"run {repetition}: {count} tokens of {len(texts)} requests in {spent:.2f} s, "
+              f"{count / spent:.0f} a second")
+    compare(np.load(sys.argv[2]), np.array([answer.tokens for answer in answers]))
+    model.close()
+
+
+if __name__ == "__main__":
+    main()
