@@ -258,7 +258,8 @@ def test_a_server_that_recovers(tmp_path):
 @pytest.mark.parametrize("address", [
     "http://", "http://user:word@127.0.0.1/x", "http://127.0.0.1:no/x", "http://127.0.0.1/a b",
     "http://127.0.0.1/x#y", "http://127.0.0.1/\r\nX: y", "ftp://127.0.0.1/x", "file:///etc/passwd",
-    "http://127.0.0.1/" + "x" * 3000, "http://[::1/x"])
+    "http://127.0.0.1/" + "x" * 3000, "http://[::1/x", "http://a..b/x",
+    "http://" + "a" * 64 + ".example/x"])
 def test_addresses_are_plain(tmp_path, address):
     core = make(tmp_path, "payload")
     found = core_pb2.LocationSet.FromString((core / "locations.pb").read_bytes())
