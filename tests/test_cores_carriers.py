@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -253,6 +254,18 @@ def test_a_server_that_recovers(tmp_path):
 
         server.misbehave = fail
         assert open_core(core).tokenizer() == b'{"version": "1.0"}'
+
+
+def test_a_server_that_drips_is_not_waited_for():
+    """Each byte comes within the time of one read; all of them would take for ever."""
+    class Dripping:
+        def read1(self, nbytes):
+            assert nbytes > 0
+            return b"x"
+
+    with pytest.raises(remote._Transient, match="bytes came in time"):
+        remote._read_by(Dripping(), 1 << 40, time.monotonic() + 0.05)
+    assert remote._read_by(Dripping(), 3, time.monotonic() + 60) == b"xxx"
 
 
 @pytest.mark.parametrize("address", [
