@@ -34,6 +34,8 @@ TOOL_TEMPLATE = (
 
 def load_assets(core: Path) -> Assets:
     """The frontend's assets from a tokenizer alone."""
+    if "FAKE_ASSETS_FAIL" in os.environ:
+        raise ValueError(os.environ["FAKE_ASSETS_FAIL"])
     text = core.read_text()
     syntax = os.environ.get("FAKE_SYNTAX")  # names of a tool and a reasoning syntax
     sample = text_tables.sample_of(core.name, text)

@@ -311,6 +311,10 @@ def test_pending_token_has_one_owner():
     refused(serving, manifest, "host_pending_binding", "got 99")
     graph_of(serving, "decode").host_pending_binding = 3
     refused(serving, manifest, "host_pending_binding", "got SLOT")
+    serving, manifest = pair()
+    graph_of(serving, "decode").device_pending.buffer = add_buffer(
+        manifest, "real", wire.STATE, wire.F32, (wire.SLOTS, 1))
+    refused(serving, manifest, "device_pending.buffer", "STATE of I32")
 
 
 def test_states_lie_in_their_rows():

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -255,10 +256,23 @@ def test_a_server_that_recovers(tmp_path):
         assert open_core(core).tokenizer() == b'{"version": "1.0"}'
 
 
+def test_a_server_that_drips_is_not_waited_for():
+    """Each byte comes within the time of one read; all of them would take for ever."""
+    class Dripping:
+        def read1(self, nbytes):
+            assert nbytes > 0
+            return b"x"
+
+    with pytest.raises(remote._Transient, match="bytes came in time"):
+        remote._read_by(Dripping(), 1 << 40, time.monotonic() + 0.05)
+    assert remote._read_by(Dripping(), 3, time.monotonic() + 60) == b"xxx"
+
+
 @pytest.mark.parametrize("address", [
     "http://", "http://user:word@127.0.0.1/x", "http://127.0.0.1:no/x", "http://127.0.0.1/a b",
     "http://127.0.0.1/x#y", "http://127.0.0.1/\r\nX: y", "ftp://127.0.0.1/x", "file:///etc/passwd",
-    "http://127.0.0.1/" + "x" * 3000, "http://[::1/x"])
+    "http://127.0.0.1/" + "x" * 3000, "http://[::1/x", "http://a..b/x",
+    "http://" + "a" * 64 + ".example/x"])
 def test_addresses_are_plain(tmp_path, address):
     core = make(tmp_path, "payload")
     found = core_pb2.LocationSet.FromString((core / "locations.pb").read_bytes())

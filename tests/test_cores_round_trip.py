@@ -110,11 +110,20 @@ def test_acceptance_does_not_carry_over_to_another_key(tmp_path, publisher):
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"accepted": 1, "signature": "zz"}',
-                                  b'{"accepted": {}, "signature": "00"}', b"\xff"])
+                                  b'{"accepted": {}, "signature": "00"}', b"\xff",
+                                  b"[" * 100_000, b" " * (2 << 20)])
 def test_malformed_acceptance_is_refused(tmp_path, publisher, text):
     core = open_core(write(tmp_path, publisher))
     (core.path / "acceptance.json").write_bytes(text)
     with pytest.raises(AcceptanceError):
+        authorize(core)
+
+
+def test_acceptance_is_a_regular_file(tmp_path, publisher):
+    """A pipe that nobody writes would be read for ever."""
+    core = open_core(write(tmp_path, publisher))
+    os.mkfifo(core.path / "acceptance.json")
+    with pytest.raises(AcceptanceError, match="cannot be read"):
         authorize(core)
 
 

@@ -119,6 +119,14 @@ def test_sign_again(capsys, core, tmp_path, carrier):
     assert run(capsys, "sign", core, "--key", key)[0] == 1  # nothing unverified is signed
 
 
+@pytest.mark.parametrize("namespace", ["", "x" * 201, "a\nb"])
+def test_a_bad_namespace_leaves_the_core_as_it_was(capsys, core, namespace):
+    before = (core / "core.pb").read_bytes()
+    status, _, err = run(capsys, "sign", core, "--namespace", namespace)
+    assert status == 1 and "publisher_namespace: expected 1 to 200" in err
+    assert (core / "core.pb").read_bytes() == before
+
+
 def test_another_key_needs_another_acceptance(capsys, core, tmp_path):
     copy = shutil.copytree(core, tmp_path / "copy.core")
     assert run(capsys, "keygen", "--out", tmp_path / "k")[0] == 0

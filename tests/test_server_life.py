@@ -144,6 +144,13 @@ def test_engine_failure_at_start_ends_the_server_with_the_cause(core: Path) -> N
     wait_until(lambda: "error: no such pages" in server.output, server.output)
 
 
+def test_assets_that_cannot_be_loaded_end_the_server_with_the_cause(core: Path) -> None:
+    server = Server(server_harness.fake_command(core), {"FAKE_ASSETS_FAIL": "no such template"})
+    assert server.process.wait(server_harness.PATIENCE_S) == 2
+    wait_until(lambda: "ValueError: no such template" in server.output.split("error: ")[-1],
+               server.output)
+
+
 def test_engine_killed_at_start_ends_the_server(core: Path) -> None:
     with serving(core, env={"FAKE_START_S": "60"}, ready=False) as server:
         os.kill(server.children()[0], signal.SIGKILL)

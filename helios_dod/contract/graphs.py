@@ -241,6 +241,9 @@ def _prepare_pending(
         state = _prepare_state(manifest, graph.device_pending, f"{field}.device_pending")
         require(state.access != contract.WRITE, f"{field}.device_pending.access",
                 "READ or READ_WRITE", contract.Access.Name(state.access))
+        buffer = manifest.buffers[state.buffer]
+        require(buffer.kind == wire.STATE and buffer.dtype == wire.I32,
+                f"{field}.device_pending.buffer", "a STATE of I32", describe_buffer(buffer))
         return False, state
     if choice == "host_pending_binding":
         index = graph.host_pending_binding

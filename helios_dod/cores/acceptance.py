@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helios_dod.cores.errors import AcceptanceError, CoreError
+from helios_dod.cores.files import read_bounded
 from helios_dod.cores.keys import is_signed, load_key, public_bytes, user_key, user_key_path
 from helios_dod.cores.layout import ACCEPTANCE_FILE
 from helios_dod.cores.reader import Core
@@ -45,17 +46,14 @@ def refusal(core: Core) -> str | None:
     """Why the record beside the core does not accept it; None when it does."""
     path = core.path / ACCEPTANCE_FILE
     try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read(RECORD_NBYTES_MAX))
+        if not os.path.lexists(path):
+            return f"namespace {core.namespace!r} has not been accepted"
+        data = json.loads(read_bounded(path, RECORD_NBYTES_MAX))
         given, signature = data["accepted"], bytes.fromhex(data["signature"])
         mine = public_bytes(load_key(user_key_path()))
         signed = is_signed(mine, signature, _canonical(given))
-    except FileNotFoundError:
-        signed, given = False, None
-    except (CoreError, OSError, ValueError, TypeError, KeyError):
+    except (CoreError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return f"the acceptance in {path.name} cannot be read or is not this user's"
-    if given is None:
-        return f"namespace {core.namespace!r} has not been accepted"
     if not signed:
         return f"the acceptance in {path.name} was not given by this user"
     for name, value in _terms(core).items():

@@ -52,6 +52,7 @@ def _remote(address: str, index: Path, name: str) -> Remote:
     try:
         parts = urlsplit(address)
         usable = bool(parts.hostname) and not parts.fragment and "@" not in parts.netloc
+        (parts.hostname or "").encode("idna")  # as a look-up does: raises where no name is like it
         _ = parts.port  # raises where it is no number
     except ValueError:
         usable = False

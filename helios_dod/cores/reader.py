@@ -273,12 +273,16 @@ def _parse(message: Message, data: bytes, place: Path, what: str, strict: bool =
         _known(message, place)
 
 
+def check_namespace(namespace: str, place: Path) -> None:
+    """Raises CoreError unless a core may be published under it."""
+    if not 0 < len(namespace) <= NAMESPACE_MAX or not namespace.isprintable():
+        raise CoreError(place, f"publisher_namespace: expected 1 to {NAMESPACE_MAX} printable "
+                               f"characters, got {len(namespace)}")
+
+
 def _check_body(body: core_pb2.CoreBody, index: Path, sealed: bool) -> None:
     """The resource table: ids, kinds, lengths and the number of digests (none where sealed)."""
-    namespace = body.publisher_namespace
-    if not 0 < len(namespace) <= NAMESPACE_MAX or not namespace.isprintable():
-        raise CoreError(index, f"publisher_namespace: expected 1 to {NAMESPACE_MAX} printable "
-                               f"characters, got {len(namespace)}")
+    check_namespace(body.publisher_namespace, index)
     ids: set[str] = set()
     kinds: set[int] = set()
     resources: list[Resource] = [*body.executables, *body.weights]

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.places import Remote
 
-TIMEOUT_S = 30
+TIMEOUT_S = 30  # without a byte
+RATE_MIN = 64 << 10  # bytes a second; a server that only drips is not waited for
 ATTEMPTS = 4
 PAUSE_S = 0.25  # before the second attempt; doubled before each later one
 PARTIAL = 206
@@ -57,9 +58,19 @@ def _attempt(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
             raise CoreError(place.url, "Content-Range: expected bytes "
                                        f"{first}-{first + nbytes - 1}/{whole}, "
                                        f"got {got.group() if got else 'none'}")
-        data = answer.read(nbytes)
+        data = _read_by(answer, nbytes, time.monotonic() + TIMEOUT_S + nbytes / RATE_MIN)
     finally:
         connection.close()
     if len(data) != nbytes:
         raise _Transient(f"{len(data)} of {nbytes} bytes came")
     return data
+
+
+def _read_by(answer: http.client.HTTPResponse, nbytes: int, deadline: float) -> bytes:
+    """Up to `nbytes` of the answer, in whatever pieces they come."""
+    data = bytearray()
+    while len(data) < nbytes and (piece := answer.read1(nbytes - len(data))):
+        data += piece
+        if time.monotonic() > deadline:
+            raise _Transient(f"{len(data)} of {nbytes} bytes came in time")
+    return bytes(data)

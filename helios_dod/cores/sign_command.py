@@ -8,7 +8,7 @@ from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.acceptance import record
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.layout import CORE_FILE, LOGICAL_FILE
-from helios_dod.cores.reader import open_core
+from helios_dod.cores.reader import check_namespace, open_core
 from helios_dod.cores.verify_command import verify
 from helios_dod.cores.writer import locked, sign_body, sign_index
 
@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     core = open_core(args.core)
     verify(core)
     key = user_key(args.key)
-    namespace = args.namespace or core.namespace
+    namespace = core.namespace if args.namespace is None else args.namespace
+    check_namespace(namespace, core.path)
     with locked(core.path):
         if core.index_version:
             place = core.path / LOGICAL_FILE

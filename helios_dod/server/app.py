@@ -146,10 +146,19 @@ class App:
             self.load_error = f"{type(error).__name__}: {error}"
             print(f"worker {self.worker}: cannot load {self.options.core}: {self.load_error}",
                   file=sys.stderr)
+            self.fail_at_start()
             return
         self.bridge = self.loaded[2]
         self.bridge.adopt()
         self.on_wake()
+
+    def fail_at_start(self) -> None:
+        """Nothing can be served, and never was: the server ends with the cause. A worker that
+        fails to start over later says so on /health, for what others serve goes on."""
+        if not self.memory.service["announced"]:
+            set_cause(self.memory.service, f"{self.options.core}: {self.load_error}")
+            self.memory.service["engine_failed_at_start"] = 1
+            os.kill(int(self.memory.service["parent_pid"]), signal.SIGTERM)
 
     def load_assets(self) -> tuple[Assets, Preparer, Bridge]:
         """Everything that serving needs. Takes up to a second for large vocabularies."""
