@@ -91,7 +91,8 @@ class Terminal:
 def test_conversation(server: Server) -> None:
     streams = "helios_http_streams_total"
     before = server.metric(streams)
-    terminal = Terminal("--url", server.url, "--temperature", "0", "--max-tokens", "300")
+    # 1,500 tokens take more than seven seconds: the answer cannot end before the interrupt.
+    terminal = Terminal("--url", server.url, "--temperature", "0", "--max-tokens", "1500")
     try:
         terminal.wait_prompt(1)
         terminal.type("Hello\n")
