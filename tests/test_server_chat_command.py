@@ -64,6 +64,8 @@ class Terminal:
         self.text = ""
         self.pid, self.descriptor = pty.fork()
         if self.pid == 0:
+            # A job of a shell without job control inherits an ignored SIGINT; a terminal does not.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [*COMMAND, *arguments], ENV)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
