@@ -1,13 +1,7 @@
-"""The only module that applies numba: `@system` and `@kernel`, the keyed cache, and the atomics.
+"""The only module that applies numba: `@system` and `@kernel`, and the atomics."""
 
-numba's own disk cache serves stale code when a callee or constant in another file changed, so the
-cache folder is named by a digest of every source of the package, numba's version and the flags.
-"""
-
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -16,23 +10,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from helios_dod.folders import cache_home
+from helios_dod.code_cache import CodeCache
 
-PACKAGE = Path(__file__).resolve().parent
-FLAGS = {"nogil": True, "cache": True, "error_model": "numpy"}
-
-
-def source_digest() -> str:
-    """Hex digest of all package sources, numba's version and the compile flags."""
-    digest = hashlib.sha256(f"{numba.__version__} {sorted(FLAGS.items())}".encode())
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-CODE_CACHE = cache_home() / "numba" / source_digest()
-numba.config.CACHE_DIR = str(CODE_CACHE)
+FLAGS = {"nogil": True, "error_model": "numpy"}
 
 
 def kernel(function: Callable | None = None, *, boundscheck: bool = True, **options: Any) -> Any:
@@ -41,7 +21,11 @@ def kernel(function: Callable | None = None, *, boundscheck: bool = True, **opti
     inline="always" may be passed; boundscheck=False only where a caller proved the extents."""
 
     def apply(target: Callable) -> Callable:
-        return numba.njit(target, boundscheck=boundscheck, **FLAGS, **options)
+        flags = {"boundscheck": boundscheck, **FLAGS, **options}
+        jitted = numba.njit(target, **flags)
+        if not numba.config.DISABLE_JIT:
+            jitted._cache = CodeCache(target, str(sorted(flags.items())))
+        return jitted
 
     return apply if function is None else apply(function)
 

@@ -39,7 +39,7 @@ HEAVY = ("torch", "triton", "gguf", "transformers", "safetensors", "sentencepiec
 BASE = ("limits", "schema", "terms", "system", "folders", "errors", "compiling")
 MAY_IMPORT = {
     "limits": (), "terms": (), "errors": (), "folders": (), "progress": (), "compiling": (),
-    "schema": ("limits",), "system": ("folders",),
+    "schema": ("limits",), "code_cache": ("folders",), "system": ("code_cache",),
     "tables": (*BASE, "tables"),
     "world": (*BASE, "tables"),
     "edges": (*BASE, "tables"),
