@@ -35,6 +35,7 @@ class Executor(Protocol):
     """Runs the programs of one rank. Staging and completion are tables of the world."""
 
     name: str
+    reads_weights: bool  # False: it computes nothing
 
     def load(self, manifest: object, geometry: Geometry, weights: Mapping[str, np.ndarray],
              staging_first: Mapping[int, int], world: np.ndarray) -> None:

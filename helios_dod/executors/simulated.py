@@ -171,6 +171,7 @@ class SimulatedExecutor:
     """Executor of virtual time: a program's results appear when the clock reaches its end."""
 
     name = "simulated"
+    reads_weights = False
 
     def __init__(self, contract: PreparedContract, clock: VirtualClock,
                  cost: Callable[[int], int] = FixedCost()) -> None:

@@ -3,27 +3,29 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from helios_dod.compiling import compile_line
-from helios_dod.executors.base import DeviceError
-from helios_dod.runtime.devices import plan_for_device
-from helios_dod.runtime.native_model import NativeModel, note_weights
+from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.runtime.native_model import NativeModel, Plan, note_weights
 from helios_dod.runtime.options import EngineOptions
-from helios_dod.runtime.selection import selection_options
+from helios_dod.runtime.selection import Options, selection_options
+
+Planner = Callable[[Path, Options, int], tuple[Plan, Executor]]
 
 
 def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
-        wake_frontends: Sequence[int], options: EngineOptions) -> None:
+        wake_frontends: Sequence[int], options: EngineOptions,
+        planner: Planner) -> None:
     """Serves a core from `memory` (a zeroed world of that size) until options.stopping().
 
     wake_engine: eventfd that frontends write after a submission. wake_frontends: eventfd of each
     frontend row, written when it has events. Returns after the device is quiet; raises what makes
-    the engine unable to go on."""
+    the engine unable to go on. planner: chooses capacities and the executor."""
     note_weights(options.trust_weights)
     began = time.perf_counter()
-    made, executor = plan_for_device(
+    made, executor = planner(
         core_path, selection_options(options, limits_name), options.threads)
     phases = {"contract": time.perf_counter() - began}
     with compile_line("compiling for this processor"):

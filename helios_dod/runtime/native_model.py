@@ -142,8 +142,9 @@ class NativeModel:
         first = bind(world, made.contract, made.selection)
         phases["world"] = time.perf_counter() - mark
         mark = time.perf_counter()
-        loaded = made.core.weights(trust=trust_weights, progress=progress)
-        if not trust_weights:
+        loaded = (made.core.weights(trust=trust_weights, progress=progress)
+                  if executor.reads_weights else {})
+        if executor.reads_weights and not trust_weights:
             check_padding(made.manifest, loaded)  # type: ignore[arg-type]
         weights = [rank_weights(made, loaded, rank) for rank in range(ranks)]
         phases["weights"] = time.perf_counter() - mark
@@ -166,8 +167,10 @@ class NativeModel:
         """One line for the person who starts a server."""
         rank = self.manifests()[0]
         geometry = rank.geometry
-        return (f"weights {format_bytes(rank.weight_bytes)} in {self.phases['weights']:.2f} s; "
-                f"cache {format_bytes(rank.cache_bytes)}: {geometry.pages} pages of "
+        weights = (f"weights {format_bytes(rank.weight_bytes)} in {self.phases['weights']:.2f} s"
+                   if self.engine.executor.reads_weights else
+                   f"{self.engine.executor.name} executor: no model is computed")
+        return (f"{weights}; cache {format_bytes(rank.cache_bytes)}: {geometry.pages} pages of "
                 f"{geometry.page_tokens} tokens, {geometry.slots} requests of "
                 f"{self.plan.selection.context_tokens} tokens at once")
 

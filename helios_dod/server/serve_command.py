@@ -1,6 +1,7 @@
 """`helios serve [CORE]`."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,19 @@ from helios_dod.errors import UserError
 from helios_dod.limits import SIZES
 
 if TYPE_CHECKING:
+    from helios_dod.frontend.assets import Assets
+    from helios_dod.runtime.engine_process import Planner
+    from helios_dod.runtime.native_model import Plan
+    from helios_dod.runtime.selection import Options
     from helios_dod.server.options import ServeOptions
+    from helios_dod.simulation.serving import Planner as SimulatedPlanner
 
 BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
                    "cache_bytes": "--cache-memory", "size": "--limits",
                    "speculative_width": "--speculative-width"}
+TIME_MAX = 1e6  # of --step-ms and --token-us
+SIMULATED = "-simulated"  # ends the model's id where no model is computed
 
 
 def byte_count(text: str) -> int:
@@ -60,6 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="widest speculative program to load, pending token included (default: the core's)")
     add("--history-drafting", action="store_true",
         help="draft from a request's own text; the core's wider programs must take such drafts")
+    add("--executor", choices=("core", "simulated"), default="core",
+        help="what runs programs: the core's own device, or a simulated one that computes no model "
+             "and answers with noise under an id that says so (default %(default)s)")
+    add("--pace", choices=("real", "none"), default="real",
+        help="of the simulated executor: programs take their time, or none (default %(default)s)")
+    add("--step-ms", type=float, default=8.0, metavar="MS",
+        help="time of a program of the simulated executor (default %(default)s)")
+    add("--token-us", type=float, default=0.0, metavar="US",
+        help="and of each of its tokens (default %(default)s)")
     add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"],
         help="capacity of the scheduler's tables (default: the smallest that fits)")
     add("--drain-seconds", type=int, default=30, metavar="S",
@@ -79,13 +96,34 @@ def run(args: argparse.Namespace) -> int:
 
         options = replace(options, core=demo_core())
     authorize(open_core(options.core), args.accept)
-    return Server.start(fitted(options, args.limits), held)
+    return Server.start(fitted(options, args.limits, plan_of(args)), held)
 
 
-def fitted(options: "ServeOptions", limits_name: str | None) -> "ServeOptions":
+def plan_of(args: argparse.Namespace) -> Callable[[Path, "Options"], "Plan"]:
+    """How capacities are chosen, without a device."""
+    if args.executor == "simulated":
+        return simulated(args).plan
+    from helios_dod.runtime.native_model import plan
+
+    return plan
+
+
+def simulated(args: argparse.Namespace) -> "SimulatedPlanner":
+    """The planner of the simulated executor. Raises UserError."""
+    from helios_dod.simulation.serving import Planner
+
+    for name, value in (("--step-ms", args.step_ms), ("--token-us", args.token_us)):
+        if not 0 <= value <= TIME_MAX:
+            raise UserError(f"{name}: must be between 0 and {TIME_MAX:g}, got {value:g}")
+    if args.pace == "none":
+        return Planner(0, 0)
+    return Planner(round(args.step_ms * 1e6), round(args.token_us * 1e3))
+
+
+def fitted(options: "ServeOptions", limits_name: str | None,
+           plan: Callable[[Path, "Options"], "Plan"]) -> "ServeOptions":
     """Options with every choice made that the core and this machine decide. Raises UserError, so
     that what does not fit is said before anything starts."""
-    from helios_dod.runtime.native_model import plan
     from helios_dod.runtime.selection import SelectionError, selection_options
 
     try:
@@ -100,11 +138,18 @@ def fitted(options: "ServeOptions", limits_name: str | None) -> "ServeOptions":
         raise UserError(str(error)) from None
 
 
-def run_engine(*arguments: Any) -> None:
+def run_engine(*arguments: Any, planner: "Planner | None" = None) -> None:
     """runtime.engine_process.run, imported in the engine's process only."""
+    from helios_dod.runtime.devices import plan_for_device
     from helios_dod.runtime.engine_process import run as run_process
 
-    run_process(*arguments)
+    run_process(*arguments, planner or plan_for_device)
+
+
+def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
+    """The core's assets under an id that says that nothing is computed."""
+    assets = load(core)
+    return replace(assets, served_id=assets.served_id + SIMULATED, aliases=())
 
 
 def serve_options(args: argparse.Namespace) -> "ServeOptions":
@@ -116,6 +161,12 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
 
     load = partial(load_assets, tool_syntax=args.tool_syntax,
                    reasoning_syntax=args.reasoning_syntax)
+    served_id = args.model_name
+    engine: Callable[..., None] = run_engine
+    if args.executor == "simulated":
+        load = partial(simulated_assets, load=load)
+        served_id = served_id and served_id + SIMULATED
+        engine = partial(run_engine, planner=simulated(args))
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
                  "speculative_width"):
@@ -124,10 +175,10 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
                             f"got {getattr(args, name)}")
     try:
         return ServeOptions(
-            core=args.core or Path(), load_assets=load, run_engine=run_engine,
+            core=args.core or Path(), load_assets=load, run_engine=engine,
             host=args.host, port=args.port, workers=args.workers,
             limits_name=args.limits or "LARGE", queue_capacity=args.queue_capacity,
-            model_name=args.model_name, drain_seconds=args.drain_seconds,
+            model_name=served_id, drain_seconds=args.drain_seconds,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,

@@ -29,6 +29,7 @@ class CudaExecutor:
     programs: manifest indices to load; None for all."""
 
     name = "cuda"
+    reads_weights = True
 
     def __init__(self, ordinal: int = 0, programs: tuple[int, ...] | None = None) -> None:
         self.device = Device(ordinal)

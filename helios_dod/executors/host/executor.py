@@ -23,6 +23,7 @@ class HostExecutor:
     One owner thread calls it."""
 
     name = "host"
+    reads_weights = True
 
     def __init__(self, threads: int | None = None) -> None:
         self.thread_count = threads or len(os.sched_getaffinity(0))

@@ -1,0 +1,52 @@
+"""`helios serve --executor simulated`: a core's text side over programs that compute nothing.
+
+The simulated device captures its own programs, for any concurrency, so that the scheduler and the
+HTTP edge can be loaded far beyond what this machine could compute.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from helios_dod.contract.decode import decode
+from helios_dod.cores.acceptance import authorize
+from helios_dod.cores.reader import open_core
+from helios_dod.executors.base import Executor
+from helios_dod.executors.paced import PacedExecutor
+from helios_dod.executors.simulated import FixedCost
+from helios_dod.runtime.binding import staging_layout
+from helios_dod.runtime.native_model import Plan
+from helios_dod.runtime.selection import Options, choose
+from helios_dod.simulation.programs import simulated_core
+
+CONCURRENCY = 256  # where nothing is asked
+PREFILL_TOKENS = 2048  # of one program
+RECORD_BYTES = 8  # of the shadow cache, one a token
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes the plan and executor of a simulated device: nanoseconds of a program, and of each of
+    its packed tokens."""
+
+    program_ns: int
+    packed_ns: int
+
+    def __call__(self, path: Path, options: Options, threads: int) -> tuple[Plan, Executor]:
+        """threads: not used, the device is none. Raises CoreError, ContractError, SelectionError.
+        """
+        plan = self.plan(path, options)
+        return plan, PacedExecutor(plan.contract, FixedCost(self.program_ns, self.packed_ns))
+
+    def plan(self, path: Path, options: Options) -> Plan:
+        """The same, without a device."""
+        core = open_core(path)
+        authorize(core)
+        own = core.prepared(core.manifest())
+        lanes = options.concurrency or CONCURRENCY
+        page_tokens = own.cache.page_tokens
+        manifest, serving = simulated_core(
+            own.vocabulary, own.context_tokens, page_tokens, lanes, max(PREFILL_TOKENS, lanes))
+        contract = decode(serving, manifest)
+        selection = choose(contract, page_tokens * RECORD_BYTES,
+                           lambda geometry: staging_layout(contract, geometry)[1], options)
+        return Plan(core, manifest, contract, selection)

@@ -1,0 +1,70 @@
+"""`helios serve --executor simulated`: the shipped scheduler over a device that computes none."""
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from server_harness import Server, running
+from test_server_real import command, make
+
+STEP_MS = 20
+STREAMS = 24
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simulated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELIOS_CONFIG", str(folder / "config"))
+        yield make(folder, "smollm2")
+
+
+@pytest.fixture(scope="module")
+def server(core: Path):
+    arguments = ["--executor", "simulated", "--step-ms", str(STEP_MS), "--max-active", "64"]
+    with running(command(core, *arguments)) as started:
+        yield started
+
+
+def test_its_id_says_so(server: Server):
+    (model,) = httpx.get(server.url + "/v1/models").json()["data"]
+    assert model["id"].endswith("-simulated")
+
+
+def test_many_streams_advance_at_the_pace_of_the_device(server: Server):
+    """More streams than the core's own programs hold; each token is a step of the clock."""
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    tokens = 12
+
+    def ask(index: int) -> tuple[str, int]:
+        answer = client.chat.completions.create(
+            model="default", messages=[{"role": "user", "content": f"Hello {index}"}],
+            max_tokens=tokens, seed=index, extra_body={"ignore_eos": True})
+        return answer.choices[0].finish_reason, answer.usage.completion_tokens
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(STREAMS) as pool:
+        answers = list(pool.map(ask, range(STREAMS)))
+    assert answers == [("length", tokens)] * STREAMS
+    assert time.monotonic() - began >= tokens * STEP_MS / 1e3, "no step is shorter than its cost"
+
+
+def test_the_same_seed_gives_the_same_tokens(server: Server):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    texts = {client.chat.completions.create(
+        model="default", messages=[{"role": "user", "content": "Hello"}], max_tokens=8, seed=3,
+        ).choices[0].message.content for _ in range(3)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("flag,value", [("--step-ms", "-1"), ("--token-us", "1e9")])
+def test_a_cost_out_of_bounds_is_named(core: Path, flag: str, value: str):
+    ended = subprocess.run(
+        [sys.executable, *command(core, "--executor", "simulated", flag, value)],
+        capture_output=True, text=True)
+    assert ended.returncode == 1 and f"{flag}: must be between 0 and" in ended.stderr
