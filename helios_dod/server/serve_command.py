@@ -143,7 +143,8 @@ def run_engine(*arguments: Any, planner: "Planner | None" = None) -> None:
     from helios_dod.runtime.devices import plan_for_device
     from helios_dod.runtime.engine_process import run as run_process
 
-    run_process(*arguments, planner or plan_for_device)
+    run: Callable[..., None] = run_process
+    run(*arguments, planner=planner or plan_for_device)
 
 
 def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
