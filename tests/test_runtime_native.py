@@ -65,8 +65,11 @@ def test_native_model_exposes_what_it_chose(tmp_path):
     assert rank.rank == 0 and rank.geometry is executor.geometry
     assert rank.cache_bytes == rank.geometry.pages * rank.page_bytes <= 1 << 20
     assert rank.weight_bytes == 4096 and "decode" in rank.programs
-    rows = rank.state_rows
-    assert (rows.per_request, rows.execution, rows.snapshot) == (2, 2 * rank.geometry.slots, 6)
+    rows = rank.geometry
+    assert (rows.state_rows_per_request, rows.state_rows, rows.snapshot_rows) == (
+        2, 2 * rows.slots, 6)
+    assert (rows.extent(wire.STATE_ROWS, 1), rows.extent(wire.SNAPSHOT_ROWS, 3)) == (
+        2 * rows.slots, 18)
     assert model.peers is RankPeers.Threads and {peer.name for peer in RankPeers} == {
         "Threads", "Processes"}
     assert set(model.phases) == {"contract", "world", "weights", "executor"}

@@ -85,21 +85,28 @@ def test_tables_hold_integers_only():
 
 
 def test_speculative_width_is_reduced_at_load():
-    """Options choose how wide speculation may be; programs beyond are not loaded."""
+    """The core's own widths hold until an option chooses; other programs are not loaded."""
     manifest, serving = simulated_core()
     plain = decode(serving, manifest)
     wide = [replace(plain.programs[-2], name=f"speculative_{width}", operation=OP_SPECULATIVE,
                     width=width, drafts=width - 1) for width in (1, 2, 4)]
-    contract = replace(plain, programs=(*plain.programs, *wide))
+    contract = replace(plain, programs=(*plain.programs, *wide), speculative_widths=(2,))
     first = len(plain.programs)
 
-    def loaded(**options):
-        chosen = choose(contract, 128, lambda geometry: 1, Options(cache_bytes=1 << 16, **options))
+    def loaded(core=contract, **options):
+        chosen = choose(core, 128, lambda geometry: 1, Options(cache_bytes=1 << 16, **options))
+        assert chosen.limits.width_max >= max(chosen.speculative_widths, default=1)
         return [index - first for index in chosen.programs if index >= first]
 
-    assert loaded() == [0, 1, 2] and loaded(speculative_width=2) == [0, 1]
+    assert loaded() == [0, 1]  # the declared width, and width one beside it
+    assert loaded(replace(contract, speculative_widths=(4,))) == [0, 2]
+    assert loaded(replace(contract, speculative_widths=())) == []
+    assert loaded(speculative_width=4) == [0, 1, 2] and loaded(speculative_width=2) == [0, 1]
     assert loaded(speculative_width=1) == [0]
+    assert loaded(replace(contract, speculative_widths=()), speculative_width=2) == [0, 1]
     with pytest.raises(SelectionError, match="speculative_width: 5 asked, 1 to 4"):
         loaded(speculative_width=5)
+    with pytest.raises(SelectionError, match=r"speculative_width: 1 asked, the narrowest .* has 4"):
+        loaded(replace(contract, programs=(*plain.programs, wide[2])), speculative_width=1)
     with pytest.raises(SelectionError, match="no speculative program"):
         choose(plain, 128, lambda geometry: 1, Options(cache_bytes=1 << 16, speculative_width=2))

@@ -9,7 +9,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Geometry:
-    """Extents chosen at load: the values of proto Symbol, by lower-case name."""
+    """Extents chosen at load: the values of proto Symbol, by lower-case name.
+
+    Request slot s owns state rows s * state_rows_per_request and those that follow, snapshot n the
+    snapshot rows from n * state_rows_per_request on."""
 
     lanes: int
     packed: int
@@ -19,11 +22,15 @@ class Geometry:
     pages_per_request: int
     updates: int
     logit_rows: int
+    state_rows_per_request: int = 0  # the most that a loaded program needs
+    state_rows: int = 0  # execution: of all slots
+    snapshot_rows: int = 0  # of all snapshots
 
     def extent(self, symbol: int, multiplier: int) -> int:
         """Value of a proto Extent; symbol 0 is a constant axis."""
         values = (1, self.lanes, self.packed, self.slots, self.pages, self.page_tokens,
-                  self.pages_per_request, self.updates, self.logit_rows)
+                  self.pages_per_request, self.updates, self.logit_rows, self.state_rows,
+                  self.snapshot_rows)
         return values[symbol] * multiplier
 
 

@@ -32,15 +32,6 @@ class RankPeers(Enum):
 
 
 @dataclass(frozen=True)
-class StateRows:
-    """How the rows of per-request state are partitioned."""
-
-    per_request: int  # the most that a selected program needs
-    execution: int  # rows of requests that run
-    snapshot: int  # rows of snapshots
-
-
-@dataclass(frozen=True)
 class RankManifest:
     """What one rank has loaded."""
 
@@ -50,7 +41,6 @@ class RankManifest:
     page_bytes: int
     cache_bytes: int
     weight_bytes: int
-    state_rows: StateRows
 
 
 @dataclass(frozen=True)
@@ -61,13 +51,6 @@ class Plan:
     manifest: object  # ExecutionManifest, which only the executor reads
     contract: PreparedContract
     selection: Selection
-
-    @property
-    def state_rows(self) -> StateRows:
-        """Execution and snapshot rows, by the largest need of the selected programs."""
-        most = max((self.contract.programs[i].state_rows_per_request
-                    for i in self.selection.programs), default=0)
-        return StateRows(most, self.selection.geometry.slots * most, self.contract.snapshots * most)
 
 
 def plan(path: str | Path, options: Options) -> Plan:
@@ -135,7 +118,7 @@ class NativeModel:
             raise SelectionError("ranks", ranks, "one can be served")
         require_served(made.contract, made.selection.programs, executor.name)
         if made.selection.history_drafting:
-            learned = bool(made.contract.speculative_widths)
+            learned = bool(made.selection.speculative_widths)
             require_history(made.contract, made.selection.programs, learned)
         mark = time.perf_counter()
         world = boot(made.selection.limits, memory)
@@ -160,8 +143,8 @@ class NativeModel:
             rank=rank, geometry=geometry,
             programs=tuple(self.plan.contract.programs[i].name for i in selection.programs),
             page_bytes=selection.page_bytes, cache_bytes=geometry.pages * selection.page_bytes,
-            weight_bytes=sum(data.size for data in weights.values()),
-            state_rows=self.plan.state_rows) for rank, weights in enumerate(self.weights)]
+            weight_bytes=sum(data.size for data in weights.values()))
+            for rank, weights in enumerate(self.weights)]
 
     def report(self) -> str:
         """One line for the person who starts a server."""

@@ -37,7 +37,7 @@ class Options:
     context_tokens: int | None = None
     prefill_tokens: int | None = None
     cache_bytes: int | None = None
-    speculative_width: int | None = None  # widest speculative program, pending token included
+    speculative_width: int | None = None  # widest speculative program; None: the core's own choice
     history_drafting: bool = False  # copied proposals; the core must be able to
     frames: int = 2
     host_pending: bool = False
@@ -68,6 +68,7 @@ class Selection:
     history_drafting: bool
     programs: tuple[int, ...]
     page_bytes: int
+    speculative_widths: tuple[int, ...]  # of the loaded speculative programs, ascending
 
 
 def available_bytes() -> int:
@@ -89,20 +90,32 @@ def choose_number(field: str, asked: int | None, most: int) -> int:
     return asked
 
 
-def choose_width(contract: PreparedContract, asked: int | None) -> int:
-    """The widest speculative program to load: the core's widest, or less where asked."""
-    widest = max((p.width for p in contract.programs if p.operation == OP_SPECULATIVE), default=0)
-    if asked is not None and widest == 0:
-        raise SelectionError("speculative_width", asked, "the core has no speculative program")
-    return choose_number("speculative_width", asked, widest)
+def choose_widths(contract: PreparedContract, asked: int | None) -> tuple[int, ...]:
+    """Widths of the speculative programs to load: those that the core selects, none where it
+    selects none; or, where a width was asked, every captured one up to it. Width one goes with
+    any: it draws nothing, and keeps what wider rounds continue from."""
+    captured = {p.width for p in contract.programs if p.operation == OP_SPECULATIVE}
+    if asked is None:
+        widths = set(contract.speculative_widths)
+    else:
+        if not captured:
+            raise SelectionError("speculative_width", asked, "the core has no speculative program")
+        choose_number("speculative_width", asked, max(captured))
+        widths = {width for width in captured if width <= asked}
+        if not widths:
+            raise SelectionError("speculative_width", asked,
+                                 f"the narrowest speculative program has {min(captured)}")
+    return tuple(sorted(widths | ({1} & captured if widths else set())))
 
 
-def choose_programs(contract: PreparedContract, slots: int, width: int) -> tuple[int, ...]:
-    """Every variant that a cohort of `slots` can need, speculative ones up to `width`: of each
+def choose_programs(
+    contract: PreparedContract, slots: int, widths: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Every variant that a cohort of `slots` can need, speculative ones of these widths: of each
     kind, up to the first that holds it."""
     chosen = []
     for index, program in enumerate(contract.programs):
-        if program.operation == OP_SPECULATIVE and program.width > width:
+        if program.operation == OP_SPECULATIVE and program.width not in widths:
             continue
         kind = (program.operation, program.host_pending, program.histogram, program.packed)
         enough = [p.batch for p in contract.programs
@@ -180,8 +193,8 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     prefill = choose_number("prefill_tokens", options.prefill_tokens, contract.prefill_tokens)
     prefill = max(prefill, slots)
     require_programs(contract, slots, prefill, options.host_pending)
-    width = choose_width(contract, options.speculative_width)
-    programs = choose_programs(contract, slots, width)
+    widths = choose_widths(contract, options.speculative_width)
+    programs = choose_programs(contract, slots, widths)
     loaded = [contract.programs[index] for index in programs]
     page_tokens = contract.cache.page_tokens
     pages = choose_pages(page_bytes, slots * -(-most // page_tokens), options)
@@ -189,16 +202,18 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     per_request = -(-context // page_tokens)
     lanes, packed = max(p.batch for p in loaded), max(p.packed for p in loaded)
     scored = max((p.packed for p in loaded if p.operation == OP_SCORED_PREFILL), default=0)
+    state_rows = max(p.state_rows_per_request for p in loaded)
     geometry = Geometry(
         lanes=lanes, packed=packed, slots=slots,
         pages=min(pages, slots * per_request), page_tokens=page_tokens,
         pages_per_request=per_request,
         updates=packed // page_tokens + 2 * lanes + per_request,
-        logit_rows=max(lanes, scored))
+        logit_rows=max(lanes, scored), state_rows_per_request=state_rows,
+        state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows)
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry))
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,
-                     options.caching, options.history_drafting, programs, page_bytes)
+                     options.caching, options.history_drafting, programs, page_bytes, widths)

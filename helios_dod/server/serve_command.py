@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trust-weights", action="store_true",
         help="do not compare the weights with their signed digests at start")
     add("--speculative-width", type=int, default=0, metavar="W",
-        help="widest speculative program to load, pending token included (default: the core's)")
+        help="load every captured speculative program up to this width, pending token included "
+             "(default: the widths that the core selects)")
     add("--history-drafting", action="store_true",
         help="draft from a request's own text; the core's wider programs must take such drafts")
     add("--executor", choices=("core", "simulated"), default="core",

@@ -44,6 +44,8 @@ class Symbol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PAGES_PER_REQUEST: _ClassVar[Symbol]
     UPDATES: _ClassVar[Symbol]
     LOGIT_ROWS: _ClassVar[Symbol]
+    STATE_ROWS: _ClassVar[Symbol]
+    SNAPSHOT_ROWS: _ClassVar[Symbol]
 
 class BufferKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -150,6 +152,8 @@ PAGE_TOKENS: Symbol
 PAGES_PER_REQUEST: Symbol
 UPDATES: Symbol
 LOGIT_ROWS: Symbol
+STATE_ROWS: Symbol
+SNAPSHOT_ROWS: Symbol
 BUFFER_KIND_UNSPECIFIED: BufferKind
 WEIGHT: BufferKind
 STATE: BufferKind
