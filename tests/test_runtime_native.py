@@ -30,6 +30,7 @@ class Recorder:
     """An executor that only looks at what it is given."""
 
     name = "host"
+    reads_weights = True
 
     def load(self, manifest, geometry, weights, staging_first, world):
         self.geometry, self.weights = geometry, weights
