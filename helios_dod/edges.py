@@ -11,7 +11,14 @@ import numpy as np
 from helios_dod.errors import UserError
 from helios_dod.limits import BIAS_MAX, EOS_MAX, STOP_IDS_MAX, TOKEN_BLOCK, TOP_LOGPROBS_MAX
 from helios_dod.system import kernel, load_acquire, store_release
-from helios_dod.terms import FLAG_PENALTIES, INGRESS_CANCEL, INGRESS_SUBMIT
+from helios_dod.terms import (
+    EGRESS_TOKEN,
+    FLAG_PENALTIES,
+    FLAG_SCORED,
+    FLAG_TIMED,
+    INGRESS_CANCEL,
+    INGRESS_SUBMIT,
+)
 
 WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperature", "top_p",
          "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -19,8 +26,9 @@ WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperat
 
 EVENT = np.dtype([
     ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
-    ("value", "i8"), ("limit", "i8"), ("logprob", "f4"), ("top_count", "i4"),
-    ("top_tokens", "i4", TOP_LOGPROBS_MAX), ("top_logprobs", "f4", TOP_LOGPROBS_MAX),
+    ("value", "i8"), ("limit", "i8"), ("completed_ns", "i8"), ("logprob", "f4"),
+    ("top_count", "i4"), ("top_tokens", "i4", TOP_LOGPROBS_MAX),
+    ("top_logprobs", "f4", TOP_LOGPROBS_MAX),
 ], align=True)
 
 
@@ -47,6 +55,8 @@ class Submission:
     bias: dict[int, float] = field(default_factory=dict)
     priority: int = 0  # smaller first
     deadline_ns: int = 0  # absolute on the engine's clock, 0: none
+    timed: bool = False  # stamp each token's completion
+    scored: bool = False  # score the prompt's tokens
 
 
 @kernel
@@ -56,8 +66,9 @@ def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, pa
     words: int32 [15] in the order of WORDS. False when the ring has no room."""
     ring = world[0].ingress
     rows, capacity = ring.kind.shape[1], ring.words.shape[1]
-    end = ring.end[frontend, 0]
-    if end - load_acquire(ring.first[frontend], 0) >= rows:
+    end, bound = ring.end[frontend, 0], world[0].settings.queue_capacity
+    held = end - load_acquire(ring.first[frontend], 0)
+    if held >= rows or 0 < bound <= held:
         return False
     count = payload.shape[0]
     start = ring.payload_end[frontend, (end - 1) % rows] if end > 0 else 0
@@ -116,8 +127,8 @@ def put_cancel(world, frontend, tag):
 
 
 @kernel
-def take_events(world, frontend, kind, reason, tag, token, index, value, limit, logprob, top_count,
-                top_tokens, top_logprobs):
+def take_events(world, frontend, kind, reason, tag, token, index, value, limit, completed_ns,
+                logprob, top_count, top_tokens, top_logprobs):
     """Copies at most len(kind) events out of the egress ring; the number copied."""
     ring = world[0].egress
     rows = ring.kind.shape[1]
@@ -132,6 +143,7 @@ def take_events(world, frontend, kind, reason, tag, token, index, value, limit, 
         index[i] = ring.index[frontend, row]
         value[i] = ring.value[frontend, row]
         limit[i] = ring.limit[frontend, row]
+        completed_ns[i] = ring.completed_ns[frontend, row] if kind[i] == EGRESS_TOKEN else 0
         top_count[i] = ring.top_count[frontend, row]
         if top_count[i] >= 0:
             logprob[i] = ring.logprob[frontend, row]
@@ -170,7 +182,8 @@ class Edge:
             request.priority, len(request.prompt), request.output_limit, request.output_minimum,
             *map(bits, sampling), request.top_k, *map(bits, penalties), request.top_logprobs,
             len(request.bias), len(request.stop_ids),
-            FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0,
+            (FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0)
+            | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0),
         ], dtype=np.int32)
         eos = np.full(EOS_MAX, -1, dtype=np.int32)
         eos[: len(request.eos)] = request.eos

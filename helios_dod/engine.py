@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from helios_dod.executors.base import DeviceError, Executor
-from helios_dod.schedule import tick
+from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.system import kernel, load_acquire
 from helios_dod.systems.retire import scores_pending
 from helios_dod.terms import FRAME_SUBMITTED, FREE, SLOT_DRAINING
@@ -114,8 +114,14 @@ class Engine:
     def step(self) -> bool:
         """One tick and its launches. True if a frame was launched."""
         begin(self.world, self.clock(), self._poll())
-        tick(self.world)
+        if tick_first(self.world):
+            self.stamp()
+        tick_rest(self.world)
         return self.launch()
+
+    def stamp(self) -> None:
+        """The time of tokens that `accept` has just validated; nobody else's tokens are timed."""
+        self.world[0]["clock"]["completed_ns"] = self.clock()
 
     def launch(self) -> bool:
         """Hands every newly submitted frame to the executor. True if there was one."""

@@ -9,6 +9,7 @@ EOS_MAX = 8  # end-of-sequence ids of one request
 STOP_IDS_MAX = 16  # stop_token_ids of one request
 BIAS_MAX = 512  # logit_bias entries of one request
 TOP_LOGPROBS_MAX = 20
+SCORES_MAX = 64  # prompt scores of one request that wait for its frontend
 TOKEN_BLOCK = 256  # tokens of one block of the token arena
 FRAMES_MAX = 2  # programs in flight
 PAGE_TOKENS_MAX = 16  # tokens of one page

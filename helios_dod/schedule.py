@@ -28,11 +28,17 @@ TICK: tuple[System, ...] = (
 
 
 @kernel
-def tick(world):
-    """One tick in one call: the systems of TICK in order."""
+def tick_first(world):
+    """Systems up to `accept`; then the engine reads the clock if a timed token was accepted."""
     run_receive(world)
     run_collect(world)
     run_accept(world)
+    return world[0].clock.observed
+
+
+@kernel
+def tick_rest(world):
+    """The systems behind `accept`."""
     run_stop(world)
     run_publish(world)
     run_retire(world)
@@ -45,3 +51,10 @@ def tick(world):
     run_pack(world)
     run_submit(world)
     run_emit(world)
+
+
+@kernel
+def tick(world):
+    """One tick in one call: the systems of TICK in order."""
+    tick_first(world)
+    tick_rest(world)

@@ -109,11 +109,14 @@ INGRESS_ABANDONED = 4  # a submission that was cancelled before it was received
 
 # ingress.flags
 FLAG_PENALTIES = 1  # some penalty is on, so the device needs the prompt histogram
+FLAG_TIMED = 2  # each token's completion is stamped
+FLAG_SCORED = 4  # the prompt's tokens are scored
 
 # egress.kind
 EGRESS_TOKEN = 1
 EGRESS_FINISHED = 2
 EGRESS_REJECTED = 3
+EGRESS_SCORE = 4
 
 # egress.reason of a rejection; `value` and `limit` say by how much
 REJECT_CONTEXT = 1  # prompt and output limit exceed the context

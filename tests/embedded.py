@@ -7,7 +7,7 @@ from helios_dod.edges import Edge, Submission, fields
 from helios_dod.runtime.load import load_host
 from helios_dod.runtime.selection import Options
 from helios_dod.simulation.invariants import check_quiet
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN
+from helios_dod.terms import EGRESS_FINISHED, EGRESS_SCORE, EGRESS_TOKEN
 
 
 @dataclass
@@ -17,6 +17,8 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     tops: list[dict[int, float]] = field(default_factory=list)
+    prompt_scores: list[float] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
     reason: int = 0
     rejection: dict | None = None
 
@@ -55,11 +57,15 @@ class Embedded:
         """Adds one event to its answer."""
         if event["kind"] == EGRESS_TOKEN:
             answer.tokens.append(int(event["token"]))
+            answer.times.append(int(event["completed_ns"]))
             if event["top_count"] >= 0:
                 answer.scores.append(float(event["logprob"]))
                 count = int(event["top_count"])
                 answer.tops.append(dict(zip(event["top_tokens"][:count].tolist(),
                                             event["top_logprobs"][:count].tolist(), strict=True)))
+        elif event["kind"] == EGRESS_SCORE:
+            assert int(event["index"]) == len(answer.prompt_scores) + 1
+            answer.prompt_scores.append(float(event["logprob"]))
         else:
             answer.reason = int(event["reason"])
             if event["kind"] != EGRESS_FINISHED:

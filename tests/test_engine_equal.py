@@ -149,3 +149,19 @@ def test_too_long_is_refused_with_numbers(f32_core):
     with Embedded(f32_core, context_tokens=256) as engine:
         answer = engine.ask([Submission(1, np.arange(200, dtype=np.int32), 100)])[0]
     assert answer.rejection["value"] == 300 and answer.rejection["limit"] == 256
+
+
+def test_prompt_scores_equal_those_of_decoding(f32_core):
+    """A text is scored alike token by token and as a prompt, in chunks and beside others."""
+    prompt = np.arange(400, 430, dtype=np.int32)
+    with Embedded(f32_core) as engine:
+        plain = engine.ask([Submission(1, prompt, 90, top_logprobs=0)])[0]
+        text = np.array([*prompt, *plain.tokens], np.int32)
+        made = [Submission(2, text, 3, scored=True, timed=True), *requests(4, first_tag=3)]
+        scored, *others = engine.ask(made)
+        again = engine.ask([replace(made[0], tag=9, scored=False)])[0]
+    assert len(scored.prompt_scores) == len(text) - 1
+    assert scored.prompt_scores[len(prompt) - 1:] == plain.scores
+    assert scored.tokens == again.tokens and not again.prompt_scores
+    assert scored.times == sorted(scored.times) and scored.times[0] > 0
+    assert not any(time for other in others for time in other.times)

@@ -208,3 +208,59 @@ def test_device_error_fails_live_requests_with_everything_freed():
     simulator.run(10)
     assert FINISH_DEVICE_ERROR in reasons
     assert "injected" in str(simulator.engine.failure)
+
+
+def test_prompt_scores_and_times_survive_a_lazy_reader_and_preemption():
+    """Every request is timed and scored; the ring is often full and requests are sent back."""
+    load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stop_ids=0.0,
+                   deadline=0.0, ignore_eos=1.0, drain=0.3, timed=1.0, scored=1.0)
+    simulator = Simulator(31, walked=True, workload=load, pages=12)
+    simulator.run(500)
+    counters = simulator.world[0]["counters"]
+    for name in ("preempted", "egress_full", "finished", "pages_published"):
+        assert counters[name] > 0, name
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_the_clock_is_read_again_only_for_timed_tokens(timed):
+    """Once a tick, and once more in a tick that accepted a timed token."""
+    load = Workload(arrival=0.0, cancel=0.0, drain=1.0)
+    simulator = Simulator(32, walked=False, workload=load)
+    reads = 0
+
+    def clock():
+        nonlocal reads
+        reads += 1
+        return simulator.clock.now_ns
+
+    simulator.engine.clock = clock
+    submission = Submission(1, np.arange(9, dtype=np.int32), 20, timed=timed)
+    simulator.live[1] = Live(submission, [])
+    assert simulator.edge.submit(submission)
+    ticks = stamped = 0
+    while simulator.live:
+        before = reads
+        simulator.tick()
+        stamped += reads - before - 1
+        ticks += 1
+    assert stamped == (20 if timed else 0) and reads == ticks + stamped
+
+
+def test_queue_capacity_bounds_the_ring_and_the_waiting_list():
+    simulator = Simulator(33, walked=True, workload=Workload(arrival=0.0, cancel=0.0))
+    settings, requests = simulator.world[0]["settings"], simulator.world[0]["requests"]
+    settings["queue_capacity"] = 1
+    prompt = np.arange(20, dtype=np.int32) % 50
+    held = 0
+    for tag in range(1, 7):
+        submission = Submission(tag, prompt, 200, seed=tag)
+        if simulator.edge.submit(submission):
+            simulator.live[tag] = Live(submission, [])
+            assert not simulator.edge.submit(replace(submission, tag=99))  # one row of four
+        else:
+            held += 1
+        simulator.tick()
+        assert requests["waiting_count"] <= 1
+    assert held > 0 and simulator.edge.cancel(1)  # a cancel finds room
+    simulator.live[1].cancelled = True
+    simulator.run(10)

@@ -15,7 +15,7 @@ import numpy as np
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
 from helios_dod.limits import EOS_MAX
-from helios_dod.system import kernel
+from helios_dod.system import float_bits, kernel
 from helios_dod.terms import (
     OP_INITIALIZE,
     SOURCE_CONSUMED,
@@ -33,6 +33,7 @@ from helios_dod.terms import (
     SOURCE_SEED,
     SOURCE_SLOT,
     SOURCE_STOP_TOKENS,
+    SOURCE_TARGET_TOKEN,
     SOURCE_TOKEN,
     STATUS_EOS,
     STATUS_LIMIT,
@@ -64,6 +65,13 @@ def record(previous, token):
 def draw(history, seed, vocabulary):
     """The token that follows a history."""
     return np.int32(mix(history ^ np.uint64(seed)) % np.uint64(vocabulary))
+
+
+@kernel
+def score_of(history, token):
+    """The made-up log-probability of a token behind a history: float32, from -16 to 0."""
+    high = mix(history ^ (np.uint64(token) + np.uint64(1))) >> np.uint64(40)
+    return np.float32(-np.float64(high) / 1048576.0)
 
 
 @kernel
@@ -104,6 +112,17 @@ def consume(words, at, lane, slot, page_tokens, table, cache, pending):
 
 
 @kernel
+def score_lane(words, at, frame, lane, slot, page_tokens, table, cache, done):
+    """Scores of the tokens behind those that the lane has consumed, from their records."""
+    start, position = words[at[SOURCE_QUERY_START] + lane], words[at[SOURCE_CONSUMED] + lane]
+    for i in range(words[at[SOURCE_QUERY_LENGTH] + lane]):
+        page = table[slot, (position + i) // page_tokens]
+        history = cache[page, (position + i) % page_tokens]
+        target = words[at[SOURCE_TARGET_TOKEN] + start + i]
+        done.scores[frame, start + i] = float_bits(score_of(history, target))
+
+
+@kernel
 def advance(slot, token, limits, minimums, stops, generated, status):
     """EOS and limit on the device, as every executor applies them."""
     generated[slot] += 1
@@ -128,6 +147,8 @@ def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending
         slot = words[at[SOURCE_SLOT] + lane]
         history = consume(words, at, lane, slot, page_tokens, table, cache, pending)
         emitted = 0
+        if at[SOURCE_TARGET_TOKEN] >= 0:
+            score_lane(words, at, frame, lane, slot, page_tokens, table, cache, done)
         if lane < words[at[SOURCE_LIVE_SAMPLED]] and status[slot] == STATUS_RUNNING:
             token = draw(history, seeds[slot], vocabulary)
             pending[slot] = token
@@ -262,3 +283,12 @@ def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit:
             break
         history = np.uint64(record(history, np.int32(token)))
     return answer
+
+
+def expected_scores(prompt: list[int]) -> list[float]:
+    """The scores of a prompt's tokens from the second on, from the token list alone."""
+    history, scores = np.uint64(EMPTY_HISTORY), []
+    for i, token in enumerate(prompt[:-1]):
+        history = np.uint64(record(history, np.int32(token)))
+        scores.append(float(score_of(history, np.int32(prompt[i + 1]))))
+    return scores

@@ -32,6 +32,7 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
         model = NativeModel.of(made, executor, memory, trust_weights=options.trust_weights,
                                phases=phases)
         engine = model.engine
+        engine.world[0]["settings"]["queue_capacity"] = options.queue_capacity
         engine.warm()  # nothing compiles after `ready`
     print(model.report(), file=sys.stderr)
     options.ready()

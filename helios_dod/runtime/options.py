@@ -25,6 +25,7 @@ class EngineOptions:
     threads: int = 0
     speculative_width: int = 0  # widest speculative program
     history_drafting: bool = False  # proposals copied from a request's own text
+    queue_capacity: int = 0  # requests that wait for a slot
     trust_weights: bool = False  # not compared with their signed digests
     stopping: Callable[[], bool] = never  # True: end, after draining the device
     ready: Callable[[], None] = nothing  # call once, when requests are served

@@ -98,6 +98,9 @@ class Builder:
                   contract.SCALAR)
         for title, source in PACKED[1:] if operation == manifest.DECODE else PACKED:
             self.bind(graph, title, source, manifest.PACKED, 1, contract.PACKED_TOKEN)
+        if operation == manifest.SCORED_PREFILL:
+            self.bind(graph, "target_token", contract.TARGET_TOKEN, manifest.PACKED, 1,
+                      contract.PACKED_TOKEN)
         if host_pending:
             self.bind(graph, "pending_token", contract.PENDING_TOKEN, manifest.LANES, 1,
                       contract.ACTIVE_ROW)
@@ -134,9 +137,12 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
                        [(manifest.LANES, 1)], field)
     builder.buffer("completion_tokens", manifest.COMPLETION, manifest.I32,
                    [(manifest.LANES, 1), (0, 1)], manifest.COMPLETION_TOKENS)
+    builder.buffer("completion_scores", manifest.COMPLETION, manifest.F32,
+                   [(manifest.PACKED, 1)], manifest.COMPLETION_SCORES)
     builder.program("initialize", manifest.INITIALIZE, builder.admitted, builder.admitted)
     builder.program("initialize_histogram", manifest.INITIALIZE, 1, 1, histogram=vocabulary)
     builder.program("prefill", manifest.PREFILL, lanes, packed)
+    builder.program("scored_prefill", manifest.SCORED_PREFILL, min(lanes, packed), packed)
     builder.program("mixed", manifest.MIXED, lanes, packed)
     builder.program("decode", manifest.DECODE, lanes, lanes)
     builder.program("decode_host_pending", manifest.DECODE, lanes, lanes, host_pending=True)

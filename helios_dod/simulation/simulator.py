@@ -7,7 +7,7 @@ digest last.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from helios_dod.executors.simulated import (
     FixedCost,
     SimulatedExecutor,
     VirtualClock,
+    expected_scores,
     expected_tokens,
 )
 from helios_dod.runtime.binding import bind, staging_layout
@@ -25,9 +26,11 @@ from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK
 from helios_dod.simulation.invariants import check, check_quiet, require
 from helios_dod.simulation.programs import simulated_core
+from helios_dod.systems.accept import accept
 from helios_dod.terms import (
     EGRESS_FINISHED,
     EGRESS_REJECTED,
+    EGRESS_SCORE,
     EGRESS_TOKEN,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
@@ -48,6 +51,8 @@ class Workload:
     stop_ids: float = 0.1  # share of requests with stop ids
     ignore_eos: float = 0.3
     shared: float = 0.5  # share of requests that begin like an earlier one
+    timed: float = 0.2  # share of requests whose tokens are timed
+    scored: float = 0.2  # share of requests whose prompt is scored
     salted: float = 0.1  # share of requests with a cache salt
     oversize: float = 0.02  # share of requests that exceed the context
     drain: float = 0.7  # the reader empties its egress ring this tick
@@ -63,6 +68,7 @@ def swarm(rng: random.Random) -> Workload:
         arrival=pick((0.05, 0.3, 1.0)), cancel=pick((0.0, 0.02, 0.3)), deadline=pick((0.0, 0.2)),
         stop_ids=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
         shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)),
+        timed=pick((0.0, 0.3, 1.0)), scored=pick((0.0, 0.3)),
         prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)))
 
 
@@ -73,6 +79,8 @@ class Live:
     submission: Submission
     tokens: list[int]
     cancelled: bool = False
+    scores: list[float] = field(default_factory=list)
+    completed_ns: int = 0  # of the newest token
 
 
 class Simulator:
@@ -118,7 +126,8 @@ class Simulator:
             tag=self.next_tag, prompt=prompt, output_limit=limit,
             output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64),
             salt=int(rng.random() < load.salted), eos=eos, stop_ids=stops,
-            deadline_ns=deadline, priority=rng.randint(0, load.priority_max))
+            deadline_ns=deadline, priority=rng.randint(0, load.priority_max),
+            timed=rng.random() < load.timed, scored=rng.random() < load.scored)
 
     def prompt(self, count: int) -> list[int]:
         """`count` random tokens, or an earlier text continued."""
@@ -147,7 +156,11 @@ class Simulator:
             live = self.live[int(event["tag"])]
             if event["kind"] == EGRESS_TOKEN:
                 require(int(event["index"]) == len(live.tokens), f"egress: index {event['index']}")
+                self.time(live, int(event["completed_ns"]))
                 live.tokens.append(int(event["token"]))
+            elif event["kind"] == EGRESS_SCORE:
+                live.scores.append(float(event["logprob"]))
+                require(int(event["index"]) == len(live.scores), f"egress: score {event['index']}")
             elif event["kind"] == EGRESS_REJECTED:
                 require(int(event["value"]) > int(event["limit"]),
                         "egress: rejection without cause")
@@ -159,6 +172,15 @@ class Simulator:
                 self.finished += 1
                 del self.live[int(event["tag"])]
 
+    def time(self, live: Live, completed_ns: int) -> None:
+        """A timed token's stamps are in order, and none lies in the future."""
+        if not live.submission.timed:
+            require(completed_ns == 0, f"tag {live.submission.tag}: a time that was not asked for")
+            return
+        require(max(live.completed_ns, 1) <= completed_ns <= self.clock.now_ns,
+                f"tag {live.submission.tag}: completed at {completed_ns} after {live.completed_ns}")
+        live.completed_ns = completed_ns
+
     def judge(self, live: Live, reason: int, count: int) -> None:
         """Tokens and finish reason against the oracle; a cut answer must be a prefix of it."""
         s = live.submission
@@ -166,6 +188,9 @@ class Simulator:
                                    s.output_minimum, s.eos, s.stop_ids)
         require(count == len(live.tokens),
                 f"egress: {count} tokens announced, {len(live.tokens)} sent")
+        scores = expected_scores(s.prompt.tolist()) if s.scored else []
+        whole = len(live.scores) if reason in (FINISH_CANCELLED, FINISH_DEADLINE) else len(scores)
+        require(live.scores == scores[:whole], f"tag {s.tag}: prompt scores differ")
         if reason in (FINISH_CANCELLED, FINISH_DEADLINE):
             require(live.cancelled or s.deadline_ns > 0,
                     f"finish {reason} of an ordinary request")
@@ -192,6 +217,8 @@ class Simulator:
                 table = column.split(".")[0]
                 require(column in system.writes or f"{table}.*" in system.writes,
                         f"{system.name} wrote {column}")
+            if system is accept and self.world[0]["clock"]["observed"]:
+                self.engine.stamp()
         self.engine.launch()
 
     def tick(self, arrivals: bool = True) -> None:

@@ -1,14 +1,16 @@
 """accept: validate every lane of a finished frame, then commit all of them."""
 
 from helios_dod.system import kernel, system
-from helios_dod.tables.requests import finish_request
+from helios_dod.tables.requests import finish_request, queue_emit
 from helios_dod.tables.tokens import append_token
 from helios_dod.terms import (
     FINISH_DEVICE_ERROR,
     FINISH_NON_FINITE,
+    FLAG_TIMED,
     FRAME_ACCEPTED,
     FRAME_FINISHED,
     OP_INITIALIZE,
+    OP_SCORED_PREFILL,
     SLOT_DRAINING,
     STATUS_CANCELLED,
     STATUS_NON_FINITE,
@@ -67,6 +69,31 @@ def keep_scores(world, frame, lane, row):
 
 
 @kernel
+def keep_prompt_scores(world, frame, lane, slot):
+    """Holds the scores of a lane's prompt tokens in the slot until `emit` delivers them. Row r of a
+    lane scores the token behind the one that it consumes."""
+    slots, lanes = world[0].slots, world[0].lanes
+    assert slots.prompt_score_count[slot] == 0
+    first, count = lanes.query_start[frame, lane], lanes.query_length[frame, lane]
+    for i in range(count):
+        slots.prompt_scores[slot, i] = world[0].completions.scores[frame, first + i]
+    slots.prompt_score_first[slot] = lanes.consumed[frame, lane] + 1
+    slots.prompt_score_at[slot] = 0
+    slots.prompt_score_count[slot] = count
+    queue_emit(world, slots.request[slot])
+
+
+@kernel
+def stamp(world, frame, row):
+    """Marks the frame's tokens of a request for the time that the engine reads behind `accept`."""
+    requests = world[0].requests
+    assert requests.stamp_end[row, frame] == 0
+    requests.stamp_end[row, frame] = requests.token_count[row] - requests.prompt_count[row]
+    requests.stamp_ns[row, frame] = 0
+    world[0].clock.observed += 1
+
+
+@kernel
 def commit(world, frame, lane):
     """Advances a slot by its lane's completion and appends the emitted tokens."""
     lanes, done, slots = world[0].lanes, world[0].completions, world[0].slots
@@ -85,6 +112,11 @@ def commit(world, frame, lane):
         world[0].counters.generated_tokens += 1
         if world[0].requests.top_logprobs[row] >= 0:
             keep_scores(world, frame, lane, row)
+    if done.emitted[frame, lane] > 0 and world[0].requests.flags[row] & FLAG_TIMED != 0:
+        stamp(world, frame, row)
+    program = world[0].frames.program[frame]
+    if world[0].programs.operation[program] == OP_SCORED_PREFILL:
+        keep_prompt_scores(world, frame, lane, slot)
 
 
 @kernel
@@ -98,11 +130,12 @@ def fail(world, frame, lane):
 
 @system(
     reads="completions.* lanes.* settings.vocabulary programs.*",
-    writes="frames.state slots.* requests.* tokens.ids counters.*",
+    writes="frames.state slots.* requests.* tokens.ids counters.* clock.observed",
 )
 def accept(world):
     """Commits finished frames in submission order."""
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
+    world[0].clock.observed = 0
     for _ in range(frames.state.shape[0]):
         frame = next_finished(world)
         if frame < 0:

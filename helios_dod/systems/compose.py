@@ -1,7 +1,8 @@
 """compose: choose a free frame's cohort, operation and program."""
 
-from helios_dod.limits import NO_ROW
+from helios_dod.limits import NO_ROW, SCORES_MAX
 from helios_dod.system import kernel, system
+from helios_dod.tables.requests import scores_left
 from helios_dod.terms import (
     FLAG_PENALTIES,
     FRAME_COMPOSED,
@@ -10,6 +11,7 @@ from helios_dod.terms import (
     OP_INITIALIZE,
     OP_MIXED,
     OP_PREFILL,
+    OP_SCORED_PREFILL,
     SLOT_ADMITTED,
     SLOT_DECODE,
     SLOT_PREFILL,
@@ -60,7 +62,7 @@ def decodable(world, frame, slot):
         return False  # the token that reaches the limit is already in flight
     if slots.feedback[slot] == 1 and slots.in_flight[slot] > 0:
         return False
-    return slots.scores_held[slot, frame] == 0
+    return slots.scores_held[slot, frame] == 0 and requests.stamp_end[row, frame] == 0
 
 
 @kernel
@@ -84,6 +86,15 @@ def compose_initialize(world, frame):
         if frames.lane_count[frame] == world[0].programs.batch[program]:
             break
     return program
+
+
+@kernel
+def scores_due(world, slot):
+    """Prompt tokens that the slot consumes by scored prefill before it goes on as others do."""
+    row = world[0].slots.request[slot]
+    if scores_left(world, row) <= 0:
+        return 0
+    return max(world[0].requests.prompt_count[row] - 1 - world[0].slots.scheduled[slot], 0)
 
 
 @kernel
@@ -127,7 +138,7 @@ def compose_prompts(world, frame, budget):
     slots = world[0].slots
     for i in range(slots.live_count):
         slot = slots.live[i]
-        if slots.state[slot] != SLOT_PREFILL:
+        if slots.state[slot] != SLOT_PREFILL or scores_due(world, slot) > 0:
             continue
         rest = slots.prefill_end[slot] - slots.scheduled[slot]
         chunk = min(min(rest, budget), room_tokens(world, frame, slot))
@@ -141,11 +152,33 @@ def compose_prompts(world, frame, budget):
 
 
 @kernel
+def compose_scored(world, frame):
+    """A chunk of every prompt whose scores are due and that holds none undelivered; the program, or
+    NO_ROW."""
+    frames, slots, programs = world[0].frames, world[0].slots, world[0].programs
+    program = NO_ROW
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if (slots.state[slot] != SLOT_PREFILL or slots.in_flight[slot] > 0
+                or slots.prompt_score_count[slot] > 0 or scores_due(world, slot) == 0):
+            continue
+        if program == NO_ROW:
+            program = find_program(world, OP_SCORED_PREFILL, 1, 1, 0, 0)
+            assert program != NO_ROW, "programs: no scored prefill variant"
+        room = min(programs.packed[program] - frames.packed_count[frame],
+                   room_tokens(world, frame, slot))
+        chunk = min(min(scores_due(world, slot), SCORES_MAX), room)
+        if chunk <= 0:
+            break
+        add_work(world, frame, slot, chunk, 0)
+        if frames.lane_count[frame] == programs.batch[program]:
+            break
+    return program if frames.lane_count[frame] > 0 else NO_ROW
+
+
+@kernel
 def compose_lanes(world, frame):
     """Decode lanes, then prompts; the number of the former."""
-    frames = world[0].frames
-    frames.page_room[frame] = world[0].pages.free_count
-    frames.update_room[frame] = world[0].settings.page_updates
     decodes = compose_decodes(world, frame)
     compose_prompts(world, frame, world[0].settings.prefill_tokens - decodes)
     return decodes
@@ -177,7 +210,11 @@ def compose(world):
         frames.sampled_count[frame] = 0
         frames.packed_count[frame] = 0
         frames.page_update_count[frame] = 0
+        frames.page_room[frame] = world[0].pages.free_count
+        frames.update_room[frame] = world[0].settings.page_updates
         program = compose_initialize(world, frame)
+        if program == NO_ROW:
+            program = compose_scored(world, frame)
         if program == NO_ROW:
             decodes = compose_lanes(world, frame)
             if frames.lane_count[frame] == 0:

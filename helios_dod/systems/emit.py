@@ -5,7 +5,7 @@ from helios_dod.system import kernel, store_release, system
 from helios_dod.tables.requests import free_request, queue_emit
 from helios_dod.tables.rings import egress_room
 from helios_dod.tables.tokens import token_at
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISHED
+from helios_dod.terms import EGRESS_FINISHED, EGRESS_SCORE, EGRESS_TOKEN, FINISHED
 
 
 @kernel
@@ -28,6 +28,61 @@ def write_scores(world, request, index, frontend, row):
 
 
 @kernel
+def set_stamps(world, row):
+    """Gives tokens that were accepted in this tick the time that the engine read for them."""
+    requests = world[0].requests
+    for frame in range(requests.stamp_end.shape[1]):
+        if requests.stamp_end[row, frame] != 0 and requests.stamp_ns[row, frame] == 0:
+            requests.stamp_ns[row, frame] = world[0].clock.completed_ns
+
+
+@kernel
+def take_stamp(world, row, index):
+    """When a generated token was accepted, or 0; the last token of a frame clears its stamp."""
+    requests, found = world[0].requests, -1
+    for frame in range(requests.stamp_end.shape[1]):
+        end = requests.stamp_end[row, frame]
+        if end > index and (found < 0 or end < requests.stamp_end[row, found]):
+            found = frame
+    if found < 0:
+        return 0
+    if requests.stamp_end[row, found] == index + 1:
+        requests.stamp_end[row, found] = 0
+    return requests.stamp_ns[row, found]
+
+
+@kernel
+def write_prompt_scores(world, request, room):
+    """Delivers prompt scores that the request's slot holds; the room left, -1 if that is too
+    little. Those of an earlier run of a request that was sent back are left out."""
+    ring, slots, requests = world[0].egress, world[0].slots, world[0].requests
+    slot, frontend = requests.slot[request], requests.frontend[request]
+    if slot == NO_ROW:
+        return room
+    while slots.prompt_score_count[slot] > 0:
+        position = slots.prompt_score_first[slot]
+        if position > requests.scored_count[request]:
+            if room == 0:
+                return -1
+            end = ring.end[frontend, 0]
+            row = end % ring.kind.shape[1]
+            ring.kind[frontend, row] = EGRESS_SCORE
+            ring.reason[frontend, row] = 0
+            ring.tag[frontend, row] = requests.tag[request]
+            ring.token[frontend, row] = token_at(world, request, position)
+            ring.index[frontend, row] = position
+            ring.logprob[frontend, row] = slots.prompt_scores[slot, slots.prompt_score_at[slot]]
+            ring.top_count[frontend, row] = 0
+            store_release(ring.end[frontend], 0, end + 1)
+            requests.scored_count[request] = position
+            room -= 1
+        slots.prompt_score_at[slot] += 1
+        slots.prompt_score_first[slot] = position + 1
+        slots.prompt_score_count[slot] -= 1
+    return room
+
+
+@kernel
 def write_token(world, request, index):
     """One token event; the caller has checked the room."""
     ring, requests = world[0].egress, world[0].requests
@@ -40,6 +95,7 @@ def write_token(world, request, index):
     ring.token[frontend, row] = token_at(world, request, requests.prompt_count[request] + index)
     ring.index[frontend, row] = index
     ring.top_count[frontend, row] = -1
+    ring.completed_ns[frontend, row] = take_stamp(world, request, index)
     if requests.top_logprobs[request] >= 0:
         write_scores(world, request, index, frontend, row)
     store_release(ring.end[frontend], 0, end + 1)
@@ -69,7 +125,10 @@ def deliver(world, row):
     frontend = requests.frontend[row]
     generated = requests.token_count[row] - requests.prompt_count[row]
     ends = 1 if requests.state[row] == FINISHED else 0
-    room = egress_room(world, frontend)
+    set_stamps(world, row)
+    room = write_prompt_scores(world, row, egress_room(world, frontend))
+    if room < 0:
+        return False
     for _ in range(min(room, generated - requests.emitted_count[row])):
         write_token(world, row, requests.emitted_count[row])
         requests.emitted_count[row] += 1
@@ -83,8 +142,9 @@ def deliver(world, row):
 
 
 @system(
-    reads="requests.* tokens.* slots.*",
+    reads="requests.* tokens.* slots.* clock.completed_ns",
     writes="egress.* requests.* tokens.owner tokens.free tokens.free_count slots.scores_held "
+           "slots.prompt_score_at slots.prompt_score_first slots.prompt_score_count "
            "counters.egress_full",
 )
 def emit(world):

@@ -3,6 +3,7 @@
 from helios_dod.limits import MATCH_WINDOW, NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, prefetch, system
 from helios_dod.tables.prefixes import chain, find_from, home_row, next_tagged
+from helios_dod.tables.requests import scores_left
 
 
 @kernel(boundscheck=False)
@@ -70,6 +71,9 @@ def match(world):
         return
     row = requests.waiting_first
     for _ in range(min(requests.waiting_count, settings.slot_count - world[0].slots.live_count)):
-        if requests.match_epoch[row] != world[0].pages.epoch:
+        if scores_left(world, row):  # what is not computed is not scored
+            requests.match_page[row] = NO_ROW
+            requests.match_count[row] = 0
+        elif requests.match_epoch[row] != world[0].pages.epoch:
             match_prefix(world, row)
         row = requests.waiting_next[row]

@@ -7,7 +7,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.systems.evict import demand
 from helios_dod.tables.requests import waiting_insert
-from helios_dod.terms import SLOT_DRAINING, WAITING
+from helios_dod.terms import FLAG_TIMED, SLOT_DRAINING, WAITING
 
 
 @kernel
@@ -27,13 +27,15 @@ def last_in_order(world):
 
 @kernel
 def send_back(world, slot):
-    """Detaches the request; the slot drains. Tokens whose log-probabilities are not yet delivered
-    are dropped, to be drawn again."""
+    """Detaches the request; the slot drains. Tokens whose log-probabilities or times are not yet
+    delivered are dropped, to be drawn again; so are prompt scores."""
     slots, requests, pages = world[0].slots, world[0].requests, world[0].pages
     row = slots.request[slot]
-    if requests.top_logprobs[row] >= 0:
+    if requests.top_logprobs[row] >= 0 or requests.flags[row] & FLAG_TIMED != 0:
         requests.token_count[row] = requests.prompt_count[row] + requests.emitted_count[row]
         slots.scores_held[slot, :] = 0
+        requests.stamp_end[row, :] = 0
+    slots.prompt_score_count[slot] = 0
     pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
     slots.promise[slot] = 0
     slots.state[slot] = SLOT_DRAINING

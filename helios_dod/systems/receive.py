@@ -102,6 +102,7 @@ def accept_submission(world, frontend, source, row):
     requests.output_limit[row] = output
     requests.output_minimum[row] = ring.output_minimum[frontend, source]
     requests.emitted_count[row] = 0
+    requests.scored_count[row] = 0
     requests.salt[row] = ring.salt[frontend, source]
     requests.order_ns[row] = requests.arrival_ns[row] + requests.priority[row] * AGING_NS
     requests.match_page[row] = NO_ROW
@@ -202,6 +203,9 @@ def receive_row(world, frontend, row):
             return False
         reject(world, frontend, ring.tag[frontend, row], reason, value, limit)
         return True
+    capacity = world[0].settings.queue_capacity
+    if capacity > 0 and requests.waiting_count >= capacity:
+        return False
     total = ring.prompt_count[frontend, row] + ring.output_limit[frontend, row]
     if -(-total // TOKEN_BLOCK) > world[0].tokens.free_count:
         return False

@@ -10,6 +10,8 @@ from helios_dod.terms import FINISHED, FRAME_ACCEPTED, FREE, SLOT_DRAINING
 @kernel
 def scores_pending(world, slot):
     """True while log-probabilities of the slot wait for the egress ring."""
+    if world[0].slots.prompt_score_count[slot] != 0:
+        return True
     for frame in range(world[0].slots.scores_held.shape[1]):
         if world[0].slots.scores_held[slot, frame] != 0:
             return True
@@ -48,7 +50,7 @@ def free_slot(world, slot):
 
 
 @system(
-    reads="frames.* slots.in_flight slots.scores_held",
+    reads="frames.* slots.in_flight slots.scores_held slots.prompt_score_count",
     writes="frames.state frames.program slots.* pages.* requests.* tokens.owner tokens.free "
            "tokens.free_count",
 )

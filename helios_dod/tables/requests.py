@@ -3,7 +3,7 @@
 from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, i64, scalar, table, u8, u32, u64
 from helios_dod.system import kernel
-from helios_dod.terms import FINISHED, FREE, RUNNING, SLOT_DRAINING, WAITING
+from helios_dod.terms import FINISHED, FLAG_SCORED, FREE, RUNNING, SLOT_DRAINING, WAITING
 
 
 @table(rows="requests_max")
@@ -35,6 +35,10 @@ class Requests:
     output_limit: i32
     output_minimum: i32
     emitted_count: i32  # generated tokens already in the egress ring
+    scored_count: i32  # prompt scores already in the egress ring
+    # a frame's accepted tokens that are timed and not yet delivered: up to which, 0: none; when
+    stamp_end: i32["FRAMES_MAX"]
+    stamp_ns: i64["FRAMES_MAX"]
     salt: u64  # digest of the request's cache salt, 0: none
     order_ns: i64  # arrival plus priority times AGING_NS: the waiting list is in this order
     match_page: i32  # deepest cached page of its text, valid while match_epoch is pages.epoch
@@ -99,6 +103,7 @@ def free_request(world, row):
     requests.finish[row] = 0
     requests.delivered[row] = 0
     requests.deadline_ns[row] = 0
+    requests.stamp_end[row, :] = 0
     requests.free[requests.free_count] = row
     requests.free_count += 1
 
@@ -143,6 +148,15 @@ def waiting_remove(world, row):
     requests.waiting_next[row] = NO_ROW
     requests.waiting_count -= 1
     assert requests.waiting_count >= 0
+
+
+@kernel
+def scores_left(world, row):
+    """Prompt tokens whose score is asked for and not yet delivered; the first token has none."""
+    requests = world[0].requests
+    if requests.flags[row] & FLAG_SCORED == 0:
+        return 0
+    return requests.prompt_count[row] - 1 - requests.scored_count[row]
 
 
 @kernel

@@ -45,7 +45,8 @@ class Ingress:
 
 @table(rows="frontends_max")
 class Egress:
-    """Events, engine to frontend: one token a row, one final row a request, or one rejection."""
+    """Events, engine to frontend: one token or prompt score a row, one final row a request,
+    or one rejection."""
 
     end: i64["LINE"]
     first: i64["LINE"]
@@ -53,9 +54,11 @@ class Egress:
     reason: u8["egress_rows_max"]  # finish or rejection
     tag: i64["egress_rows_max"]
     token: i32["egress_rows_max"]
-    index: i32["egress_rows_max"]  # of the generated token; of FINISHED: tokens generated
+    # of the generated token; of a score: the prompt's position; of FINISHED: tokens generated
+    index: i32["egress_rows_max"]
     value: i64["egress_rows_max"]  # rejection: what was asked; FINISHED: cached prompt tokens
     limit: i64["egress_rows_max"]  # rejection: what is possible
+    completed_ns: i64["egress_rows_max"]  # of a timed token, else 0
     logprob: i32["egress_rows_max"]  # float32 bits
     top_count: i32["egress_rows_max"]  # -1: no log-probabilities
     top_tokens: i32["egress_rows_max", "TOP_LOGPROBS_MAX"]

@@ -17,6 +17,7 @@ class Settings:
     cursor_lag: scalar(i32)
     cache_seed: scalar(u64)  # hash of the cache identity, where every chain of pages begins
     caching: scalar(i32)  # 1: prefixes are reused
+    queue_capacity: scalar(i32)  # requests that wait, and rows of one ingress ring; 0: as built
     host_pending: scalar(i32)  # 1: the host owns pending tokens, so every step is fed back
 
 
@@ -26,7 +27,8 @@ class Clock:
 
     tick: scalar(i64)
     now_ns: scalar(i64)
-    completed_ns: scalar(i64)
+    completed_ns: scalar(i64)  # read behind `accept` in a tick that `observed` a timed token
+    observed: scalar(i32)  # lanes of timed requests that this tick accepted tokens of
     marks: scalar(i64)  # bit set of rare branches that were taken
 
 

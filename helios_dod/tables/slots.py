@@ -34,6 +34,11 @@ class Slots:
     score: i32["FRAMES_MAX"]  # float32 bits
     top_tokens: i32["FRAMES_MAX", "TOP_LOGPROBS_MAX"]
     top_scores: i32["FRAMES_MAX", "TOP_LOGPROBS_MAX"]
+    # log-probabilities of prompt tokens not yet delivered: the position of the first
+    prompt_score_count: i32
+    prompt_score_first: i32
+    prompt_score_at: i32  # index of that one
+    prompt_scores: i32["SCORES_MAX"]  # float32 bits
     free: scalar(i32["slots_max"])
     free_count: scalar(i32)
     live: scalar(i32["slots_max"])  # rows in use, in admission order
