@@ -270,3 +270,60 @@ class PlainDevice:
         logits -= logits.max(axis=-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=-1, keepdims=True))
         self.at(op.output)[:rows] = logits[np.arange(rows), self.at(op.target)[:rows]]
+
+    def recurrent_scan(self, op: Any) -> None:
+        group = op.heads // op.key_heads
+        state_rows = self.at(op.state)
+        for lane in range(self.lanes):
+            start = int(self.at(op.query_start)[lane])
+            row = int(self.at(op.state_row)[lane])
+            state = state_rows[row].reshape(op.heads, op.key_columns, op.value_columns)
+            for r in range(start, start + int(self.at(op.query_length)[lane])):
+                query, key = (self.at(part)[r].reshape(op.key_heads, -1).repeat(group, axis=0)
+                              for part in (op.query, op.key))
+                step = np.log1p(np.exp(self.at(op.gate)[r] + self.arrays[op.bias]))
+                state *= np.exp(-self.arrays[op.rate] * step).reshape(op.heads, -1, 1)
+                strength = np.ones(op.heads, np.float32)
+                if op.strength_kind == wire.STRENGTH_SIGMOID:
+                    strength = 1 / (1 + np.exp(-self.at(op.strength)[r]))
+                elif op.strength_kind == wire.STRENGTH_STEP:
+                    strength = step
+                value = self.at(op.value)[r].reshape(op.heads, -1)
+                held = np.einsum("hkv,hk->hv", state, key) if op.delta else 0
+                state += np.einsum("hk,hv->hkv", key, strength[:, None] * (value - held))
+                read = np.einsum("hkv,hk->hv", state, query) * np.float32(op.scale)
+                self.at(op.output)[r] = read.reshape(-1)
+
+    def causal_convolution(self, op: Any) -> None:
+        taps = self.arrays[op.taps]
+        for lane in range(self.lanes):
+            start, row = int(self.at(op.query_start)[lane]), int(self.at(op.state_row)[lane])
+            rows = slice(start, start + int(self.at(op.query_length)[lane]))
+            kept = self.at(op.state)[row].reshape(len(taps) - 1, -1)
+            known = np.concatenate([kept, self.at(op.input)[rows]])
+            count = rows.stop - rows.start
+            output = sum(taps[j] * known[j : j + count] for j in range(len(taps)))
+            self.at(op.output)[rows] = output + (self.arrays[op.bias] if op.has_bias else 0)
+            kept[:] = known[count:]
+
+    def copy_state_rows(self, op: Any) -> None:
+        for lane in range(self.lanes):
+            source, target = self.at(op.source_row)[lane], self.at(op.destination_row)[lane]
+            if source >= 0 and target >= 0:
+                rows = self.at(op.source)[source : source + op.rows]
+                self.at(op.destination)[target : target + op.rows] = rows
+
+    def copy_partial_page(self, op: Any) -> None:
+        for lane in range(self.lanes):
+            row = self.at(op.row)[lane]
+            endpoint = int(self.at(op.consumed)[lane] + self.at(op.query_length)[lane])
+            index, inside = divmod(endpoint, self.geometry.page_tokens)
+            if row < 0 or not inside:
+                continue
+            plane = self.arrays[op.cache]
+            page = self.at(op.table)[self.at(op.slot)[lane], index]
+            storage = self.at(op.storage)[row]
+            if op.restore:
+                plane[page] = storage[: plane[0].size].reshape(plane[0].shape)
+            else:
+                storage[: plane[0].size] = plane[page].reshape(-1)

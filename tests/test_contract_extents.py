@@ -117,16 +117,57 @@ def test_every_history_kind(kind):
     serving, manifest = pair()
     region = serving.model.cache.regions[0]
     if kind in (contract.RECURRENT, contract.CONTINUATION):
-        region = serving.model.cache.regions.add(
-            kind=kind, planes=[number(manifest, "slot_limit")])
+        region = serving.model.cache.regions.add(kind=kind, planes=[
+            add_buffer(manifest, "rows", wire.STATE, wire.F32, (wire.STATE_ROWS, 1), 8)])
     region.kind = kind
     if kind == contract.SLIDING_WINDOW:
         region.window_tokens, region.page_group = 32, 1
+        for plane in region.planes:
+            manifest.buffers[plane].shape[0].symbol = wire.WINDOWED_PAGES
     if kind == contract.PAGED_LATENT:
         region.compression_ratio = 4
     made = decode(serving, manifest).cache.regions[-1]
     assert (made.kind, made.window_tokens, made.compression_ratio) == (
         kind, region.window_tokens, region.compression_ratio)
+
+
+def test_page_groups_and_state_rows():
+    """Group 1 is windowed and has planes of its own; state lies in state rows."""
+    serving, manifest = pair()
+    region = serving.model.cache.regions[0]
+    region.page_group = 1
+    refused(serving, manifest, "regions[0].page_group", "0 unless SLIDING_WINDOW")
+    region.kind, region.window_tokens = contract.SLIDING_WINDOW, 32
+    refused(serving, manifest, "regions[0].planes", "CACHE buffers of WINDOWED_PAGES rows")
+    for plane in region.planes:
+        manifest.buffers[plane].shape[0].symbol = wire.WINDOWED_PAGES
+    cache = decode(serving, manifest).cache
+    assert (cache.page_bytes, cache.windowed_page_bytes) == (0, 2 * 16 * 4 * 4)
+    serving, manifest = pair()
+    serving.model.cache.regions.add(
+        kind=contract.RECURRENT, planes=[number(manifest, "page_table")])
+    manifest.buffers[number(manifest, "page_table")].shape[0].multiplier = 2
+    refused(serving, manifest, "regions[1].planes",
+            "STATE buffers of STATE_ROWS or SNAPSHOT_ROWS or SLOTS rows")
+    serving, manifest = pair()
+    serving.model.cache.regions[0].compression_ratio = 3
+    refused(serving, manifest, "regions[0].compression_ratio", "a divisor of 16")
+
+
+def test_page_updates_name_their_view():
+    serving, manifest = pair()
+    updates = next(b for graph in serving.model.graphs for b in graph.bindings
+                   if b.source == contract.PAGE_UPDATES)
+    updates.table = 1
+    refused(serving, manifest, "bindings[11] (PAGE_UPDATES to updates).table",
+            "a page-table view below 1")
+    index = add_buffer(manifest, "draft_table", wire.STATE, wire.I32, (wire.SLOTS, 1),
+                       (wire.PAGES_PER_REQUEST, 1))
+    serving.model.cache.tables.add(buffer=index, page_offset=1)
+    tables = {b.table for program in decode(serving, manifest).programs for b in program.bindings}
+    assert tables == {0, 1}
+    serving.model.graphs[0].bindings[0].table = 1
+    refused(serving, manifest, "bindings[0] (LIVE_PACKED to live_packed).table", "expected 0")
 
 
 def test_shifted_page_table_views():

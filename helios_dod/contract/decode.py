@@ -6,6 +6,7 @@ from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.frontend import prepare_frontend, prepare_vision
 from helios_dod.contract.graphs import prepare_graphs
 from helios_dod.contract.manifest import (
+    GROUP_PAGES,
     axes,
     buffer_at,
     check_manifest,
@@ -136,7 +137,7 @@ def _prepare_cache(
             "0 or more", cache.cursor_lag_tokens)
     owners: dict[int, int] = {}
     for i, region in enumerate(cache.regions):
-        _check_region(region, manifest, f"{field}.regions[{i}]")
+        _check_region(region, manifest, cache.page_tokens, f"{field}.regions[{i}]")
         for plane in region.planes:
             require(plane not in owners, f"{field}.regions[{i}].planes",
                     "planes of no other region", manifest.buffers[plane].name)
@@ -155,6 +156,7 @@ def _prepare_cache(
                 f"-{OFFSET_MAX} to {OFFSET_MAX}", table.page_offset)
     return PreparedCache(
         page_tokens=cache.page_tokens, page_bytes=page_bytes(manifest, cache.page_tokens),
+        windowed_page_bytes=page_bytes(manifest, cache.page_tokens, 1),
         regions=tuple(PreparedRegion(
             region.kind, tuple(region.planes), region.compression_ratio, region.window_tokens,
             region.page_group) for region in cache.regions),
@@ -168,20 +170,28 @@ def _check_group(group: int, field: str) -> None:
 
 
 def _check_region(
-    region: contract.HistoryRegion, manifest: wire.ExecutionManifest, field: str,
+    region: contract.HistoryRegion, manifest: wire.ExecutionManifest, page_tokens: int, field: str,
 ) -> None:
     paged = region.kind in PAGED
     require(bool(region.planes) or not paged, f"{field}.planes", "at least one", 0)
+    _check_group(region.page_group, f"{field}.page_group")
+    require(region.page_group == 0 or region.kind == contract.SLIDING_WINDOW,
+            f"{field}.page_group", "0 unless SLIDING_WINDOW", region.page_group)
+    kind = wire.CACHE if paged else wire.STATE
+    symbols = (GROUP_PAGES[region.page_group],) if paged else (
+        wire.STATE_ROWS, wire.SNAPSHOT_ROWS, wire.SLOTS)
     for plane in region.planes:
         buffer = buffer_at(manifest, plane, f"{field}.planes")
-        kind = wire.CACHE if paged else wire.STATE
-        require(buffer.kind == kind, f"{field}.planes",
-                f"{wire.BufferKind.Name(kind)} buffers", describe_buffer(buffer))
+        rows = axes(buffer)[0] in [(symbol, 1) for symbol in symbols]
+        require(buffer.kind == kind and rows, f"{field}.planes",
+                f"{wire.BufferKind.Name(kind)} buffers of "
+                f"{' or '.join(map(wire.Symbol.Name, symbols))} rows",
+                describe_buffer(buffer))
     require((region.window_tokens > 0) == (region.kind == contract.SLIDING_WINDOW),
             f"{field}.window_tokens", "an extent exactly for SLIDING_WINDOW", region.window_tokens)
-    require(region.compression_ratio >= 1 or not paged, f"{field}.compression_ratio",
-            "at least 1", region.compression_ratio)
-    _check_group(region.page_group, f"{field}.page_group")
+    ratio = region.compression_ratio
+    require(not paged or (ratio >= 1 and page_tokens % ratio == 0), f"{field}.compression_ratio",
+            f"a divisor of {page_tokens}, the tokens of a page", ratio)
 
 
 # Accepted default values: lowest, highest, and whether the lowest itself is refused.

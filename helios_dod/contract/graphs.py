@@ -160,11 +160,16 @@ def _prepare_binding(
             "no buffer of the transport", buffer.name)
     require(binding.constant == 0 or binding.source == contract.CONSTANT, f"{field}.constant",
             "0 unless the source is CONSTANT", binding.constant)
+    updates = binding.source in (contract.PAGE_UPDATES, contract.PAGE_UPDATE_COUNT)
+    views = len(model.cache.tables)
+    require(binding.table < views if updates and binding.table else binding.table == 0,
+            f"{field}.table", f"a page-table view below {views}" if updates else "0",
+            binding.table)
     return PreparedBinding(
         buffer=binding.buffer, source=binding.source, indexing=binding.indexing,
         offset=binding.offset, padding=binding.padding, constant=binding.constant,
         rows=PreparedExtent(*rows), words=-(-elements * ELEMENT_BYTES[buffer.dtype] // 4),
-        tensor=binding.tensor)
+        tensor=binding.tensor, table=binding.table)
 
 
 def _rows(symbol: int) -> str:

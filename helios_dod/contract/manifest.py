@@ -42,6 +42,7 @@ COMPLETION_SHAPES: dict[int, tuple[int, tuple[tuple[int, int | None], ...]]] = {
     wire.COMPLETION_SCORES: (wire.F32, ((wire.PACKED, 1),)),
 }
 COMPLETION_REQUIRED = range(wire.COMPLETION_SLOT, wire.COMPLETION_RESERVED + 1)
+GROUP_PAGES = (wire.PAGES, wire.WINDOWED_PAGES)  # axis 0 of the cache planes of each page group
 WORD_COLUMNS = {wire.PANEL_Q4: 8, wire.PANEL_Q8: 4}  # columns of a stored 32-bit word
 ROLE_KINDS = {
     "read": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
@@ -91,12 +92,13 @@ def row_elements(buffer: wire.Buffer) -> int | None:
     return prod(multiplier for _, multiplier in tail)
 
 
-def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int) -> int:
-    """Bytes of one logical page over all CACHE buffers."""
+def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int, group: int = 0) -> int:
+    """Bytes of one logical page over all CACHE buffers of a page group."""
     return sum(
         ELEMENT_BYTES[buffer.dtype] * prod(
             multiplier * (page_tokens if symbol else 1) for symbol, multiplier in axes(buffer)[1:])
-        for buffer in manifest.buffers if buffer.kind == wire.CACHE)
+        for buffer in manifest.buffers
+        if buffer.kind == wire.CACHE and axes(buffer)[0] == (GROUP_PAGES[group], 1))
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,9 @@ def _check_buffer(buffer: wire.Buffer, field: str) -> None:
                 "weight fields only on a WEIGHT", describe_buffer(buffer))
     if buffer.kind == wire.CACHE:
         tail = all(symbol in (0, wire.PAGE_TOKENS) for symbol, _ in axes(buffer)[1:])
-        require(axes(buffer)[0] == (wire.PAGES, 1) and tail, f"{field}.shape",
-                "PAGES as axis 0 of a CACHE, then constants or PAGE_TOKENS",
+        paged = axes(buffer)[0] in [(symbol, 1) for symbol in GROUP_PAGES]
+        require(paged and tail, f"{field}.shape",
+                "PAGES or WINDOWED_PAGES as axis 0 of a CACHE, then constants or PAGE_TOKENS",
                 describe_buffer(buffer))
     if buffer.kind == wire.STAGING:
         require(row_elements(buffer) is not None, f"{field}.shape",

@@ -47,6 +47,14 @@ _DECLARED = {
                "write:pending write:histogram write:generated index:limit index:minimum "
                "index:stop_tokens write:status",
     "score": "read:logits index:target write:output",
+    "recurrent_scan": "read:query read:key read:value read:gate weight:rate weight:bias "
+                      "read:strength?has_strength write:state index:state_row index:query_start "
+                      "index:query_length write:output",
+    "causal_convolution": "read:input write:output weight:taps weight:bias?has_bias write:state "
+                          "index:state_row index:query_start index:query_length",
+    "copy_state_rows": "index:source_row index:destination_row read:source write:destination",
+    "copy_partial_page": "index:row index:slot index:consumed index:query_length index:table "
+                         "cache:cache write:storage",
 }
 
 

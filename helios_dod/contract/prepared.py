@@ -28,6 +28,7 @@ class PreparedBinding:
     rows: PreparedExtent  # axis 0 of the buffer
     words: int  # 4-byte words of one row
     tensor: str = ""  # source IMAGE_TENSOR: a named output of the image layout
+    table: int = 0  # sources PAGE_UPDATES and PAGE_UPDATE_COUNT: which page-table view
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class PreparedCache:
     """How attention history is stored."""
 
     page_tokens: int
-    page_bytes: int  # of one logical page, over all planes
+    page_bytes: int  # of one logical page of page group 0, over all its planes
+    windowed_page_bytes: int  # of one of page group 1
     regions: tuple[PreparedRegion, ...]
     tables: tuple[PreparedTable, ...]
     cursor_lag_tokens: int

@@ -25,12 +25,13 @@ class Geometry:
     state_rows_per_request: int = 0  # the most that a loaded program needs
     state_rows: int = 0  # execution: of all slots
     snapshot_rows: int = 0  # of all snapshots
+    windowed_pages: int = 0
 
     def extent(self, symbol: int, multiplier: int) -> int:
         """Value of a proto Extent; symbol 0 is a constant axis."""
         values = (1, self.lanes, self.packed, self.slots, self.pages, self.page_tokens,
                   self.pages_per_request, self.updates, self.logit_rows, self.state_rows,
-                  self.snapshot_rows)
+                  self.snapshot_rows, self.windowed_pages)
         return values[symbol] * multiplier
 
 

@@ -295,7 +295,7 @@ BYTE_LEVEL: TextDecoding
 BYTE_FALLBACK: TextDecoding
 
 class ValueBinding(_message.Message):
-    __slots__ = ("buffer", "source", "indexing", "offset", "padding", "constant", "tensor")
+    __slots__ = ("buffer", "source", "indexing", "offset", "padding", "constant", "tensor", "table")
     BUFFER_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INDEXING_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +303,7 @@ class ValueBinding(_message.Message):
     PADDING_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     buffer: int
     source: ValueSource
     indexing: Indexing
@@ -310,7 +311,8 @@ class ValueBinding(_message.Message):
     padding: int
     constant: int
     tensor: str
-    def __init__(self, buffer: _Optional[int] = ..., source: _Optional[_Union[ValueSource, str]] = ..., indexing: _Optional[_Union[Indexing, str]] = ..., offset: _Optional[int] = ..., padding: _Optional[int] = ..., constant: _Optional[int] = ..., tensor: _Optional[str] = ...) -> None: ...
+    table: int
+    def __init__(self, buffer: _Optional[int] = ..., source: _Optional[_Union[ValueSource, str]] = ..., indexing: _Optional[_Union[Indexing, str]] = ..., offset: _Optional[int] = ..., padding: _Optional[int] = ..., constant: _Optional[int] = ..., tensor: _Optional[str] = ..., table: _Optional[int] = ...) -> None: ...
 
 class StateView(_message.Message):
     __slots__ = ("buffer", "offset", "row_stride", "extent", "access")

@@ -46,6 +46,7 @@ class Symbol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOGIT_ROWS: _ClassVar[Symbol]
     STATE_ROWS: _ClassVar[Symbol]
     SNAPSHOT_ROWS: _ClassVar[Symbol]
+    WINDOWED_PAGES: _ClassVar[Symbol]
 
 class BufferKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -98,6 +99,13 @@ class ActivationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GELU_TANH: _ClassVar[ActivationKind]
     GELU_ERF: _ClassVar[ActivationKind]
     RELU: _ClassVar[ActivationKind]
+
+class StrengthKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STRENGTH_KIND_UNSPECIFIED: _ClassVar[StrengthKind]
+    STRENGTH_ONE: _ClassVar[StrengthKind]
+    STRENGTH_SIGMOID: _ClassVar[StrengthKind]
+    STRENGTH_STEP: _ClassVar[StrengthKind]
 
 class NormKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -154,6 +162,7 @@ UPDATES: Symbol
 LOGIT_ROWS: Symbol
 STATE_ROWS: Symbol
 SNAPSHOT_ROWS: Symbol
+WINDOWED_PAGES: Symbol
 BUFFER_KIND_UNSPECIFIED: BufferKind
 WEIGHT: BufferKind
 STATE: BufferKind
@@ -191,6 +200,10 @@ SILU: ActivationKind
 GELU_TANH: ActivationKind
 GELU_ERF: ActivationKind
 RELU: ActivationKind
+STRENGTH_KIND_UNSPECIFIED: StrengthKind
+STRENGTH_ONE: StrengthKind
+STRENGTH_SIGMOID: StrengthKind
+STRENGTH_STEP: StrengthKind
 NORM_KIND_UNSPECIFIED: NormKind
 RMS: NormKind
 LAYER: NormKind
@@ -575,8 +588,108 @@ class Score(_message.Message):
     output: Operand
     def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., target: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
 
+class RecurrentScan(_message.Message):
+    __slots__ = ("query", "key", "value", "gate", "rate", "bias", "strength_kind", "strength", "has_strength", "delta", "state", "state_row", "query_start", "query_length", "output", "heads", "key_heads", "key_columns", "value_columns", "scale")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    STRENGTH_KIND_FIELD_NUMBER: _ClassVar[int]
+    STRENGTH_FIELD_NUMBER: _ClassVar[int]
+    HAS_STRENGTH_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_ROW_FIELD_NUMBER: _ClassVar[int]
+    QUERY_START_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    KEY_HEADS_FIELD_NUMBER: _ClassVar[int]
+    KEY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    query: Operand
+    key: Operand
+    value: Operand
+    gate: Operand
+    rate: int
+    bias: int
+    strength_kind: StrengthKind
+    strength: Operand
+    has_strength: bool
+    delta: bool
+    state: Operand
+    state_row: Operand
+    query_start: Operand
+    query_length: Operand
+    output: Operand
+    heads: int
+    key_heads: int
+    key_columns: int
+    value_columns: int
+    scale: float
+    def __init__(self, query: _Optional[_Union[Operand, _Mapping]] = ..., key: _Optional[_Union[Operand, _Mapping]] = ..., value: _Optional[_Union[Operand, _Mapping]] = ..., gate: _Optional[_Union[Operand, _Mapping]] = ..., rate: _Optional[int] = ..., bias: _Optional[int] = ..., strength_kind: _Optional[_Union[StrengthKind, str]] = ..., strength: _Optional[_Union[Operand, _Mapping]] = ..., has_strength: _Optional[bool] = ..., delta: _Optional[bool] = ..., state: _Optional[_Union[Operand, _Mapping]] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., heads: _Optional[int] = ..., key_heads: _Optional[int] = ..., key_columns: _Optional[int] = ..., value_columns: _Optional[int] = ..., scale: _Optional[float] = ...) -> None: ...
+
+class CausalConvolution(_message.Message):
+    __slots__ = ("input", "output", "taps", "bias", "has_bias", "state", "state_row", "query_start", "query_length")
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TAPS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    HAS_BIAS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_ROW_FIELD_NUMBER: _ClassVar[int]
+    QUERY_START_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    input: Operand
+    output: Operand
+    taps: int
+    bias: int
+    has_bias: bool
+    state: Operand
+    state_row: Operand
+    query_start: Operand
+    query_length: Operand
+    def __init__(self, input: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., taps: _Optional[int] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., state: _Optional[_Union[Operand, _Mapping]] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class CopyStateRows(_message.Message):
+    __slots__ = ("source_row", "destination_row", "source", "destination", "rows")
+    SOURCE_ROW_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_ROW_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    source_row: Operand
+    destination_row: Operand
+    source: Operand
+    destination: Operand
+    rows: int
+    def __init__(self, source_row: _Optional[_Union[Operand, _Mapping]] = ..., destination_row: _Optional[_Union[Operand, _Mapping]] = ..., source: _Optional[_Union[Operand, _Mapping]] = ..., destination: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class CopyPartialPage(_message.Message):
+    __slots__ = ("row", "slot", "consumed", "query_length", "table", "cache", "storage", "restore")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    row: Operand
+    slot: Operand
+    consumed: Operand
+    query_length: Operand
+    table: Operand
+    cache: int
+    storage: Operand
+    restore: bool
+    def __init__(self, row: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., cache: _Optional[int] = ..., storage: _Optional[_Union[Operand, _Mapping]] = ..., restore: _Optional[bool] = ...) -> None: ...
+
 class HostOperation(_message.Message):
-    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score")
+    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page")
     SCATTER_ROWS_FIELD_NUMBER: _ClassVar[int]
     FILL_ROWS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_PAGE_TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -594,6 +707,10 @@ class HostOperation(_message.Message):
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     ADVANCE_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    RECURRENT_SCAN_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_CONVOLUTION_FIELD_NUMBER: _ClassVar[int]
+    COPY_STATE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    COPY_PARTIAL_PAGE_FIELD_NUMBER: _ClassVar[int]
     scatter_rows: ScatterRows
     fill_rows: FillRows
     update_page_table: UpdatePageTable
@@ -611,7 +728,11 @@ class HostOperation(_message.Message):
     sample: Sample
     advance: Advance
     score: Score
-    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ...) -> None: ...
+    recurrent_scan: RecurrentScan
+    causal_convolution: CausalConvolution
+    copy_state_rows: CopyStateRows
+    copy_partial_page: CopyPartialPage
+    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ...) -> None: ...
 
 class HostBody(_message.Message):
     __slots__ = ("operations",)

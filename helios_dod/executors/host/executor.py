@@ -120,7 +120,8 @@ class HostExecutor:
     def _scratch_bytes(self, planner: plan.Planner) -> int:
         sampling = 4 * (planner.vocabulary + planner.vocabulary // 16 + 64)
         heads = max(attention_tile.scratch_bytes(*pair) for pair in planner.scratch_heads)
-        return max(products.SCRATCH_BYTES, heads, sampling, 8 * planner.rotary_count)
+        return max(products.SCRATCH_BYTES, heads, sampling, 8 * planner.rotary_count,
+                   4 * planner.key_columns)
 
     def _compile(self) -> None:
         control, queue = typeof(self._control), typeof(self._queue)

@@ -15,6 +15,7 @@ from helios_dod.executors.base import DeviceError, Geometry
 from helios_dod.executors.host.attention_tile import QUERIES, SEGMENT_TOKENS, state_bytes
 from helios_dod.executors.host.buffers import ITEM_BYTES, Bound, Memory
 from helios_dod.executors.host.microkernels import variant_of
+from helios_dod.executors.host.recurrence import STRENGTH_SIGMOID, STRENGTH_STEP
 
 WORDS = 48
 PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
@@ -38,7 +39,11 @@ PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
     SAMPLE,
     ADVANCE,
     SCORE,
-) = range(1, 18)
+    RECURRENT_SCAN,
+    CAUSAL_CONVOLUTION,
+    COPY_STATE_ROWS,
+    COPY_PARTIAL_PAGE,
+) = range(1, 22)
 # Operations on rows alone: those of one domain that follow each other make one step.
 ROW_LOCAL = {
     SCATTER_ROWS,
@@ -68,6 +73,7 @@ class Planner:
         self.segments = -(-context // SEGMENT_TOKENS)
         self.vocabulary = 0
         self.rotary_count = 0
+        self.key_columns = 0  # most key elements of a recurrent head
 
     def words(self, operation: Any) -> np.ndarray:
         """One row of the table."""
@@ -338,6 +344,60 @@ class Planner:
 
     def _score(self, op: Any) -> tuple[int, list[int]]:
         return PACKED, [*self._operands(op, "logits target output"), self._vocabulary(op.logits)]
+
+    def _recurrent_scan(self, op: Any) -> tuple[int, list[int]]:
+        keys, values = op.key_heads * op.key_columns, op.heads * op.value_columns
+        gates = self._width(op.gate)
+        widths = {"query": keys, "key": keys, "value": values, "output": values,
+                  "state": op.heads * op.key_columns * op.value_columns}
+        for name, columns in widths.items():
+            if self._width(getattr(op, name)) != columns:
+                raise DeviceError(f"recurrent scan: {self._width(getattr(op, name))} columns of "
+                                  f"{name}, {columns} wanted")
+        if not op.key_heads or op.heads % op.key_heads or gates not in (
+                op.heads, op.heads * op.key_columns):
+            raise DeviceError(
+                f"recurrent scan: {op.heads} heads over {op.key_heads}, {gates} gates")
+        if op.strength_kind == STRENGTH_STEP and gates != op.heads:
+            raise DeviceError(f"recurrent scan: a step of {gates} gates as strength of {op.heads}")
+        if (op.strength_kind == STRENGTH_SIGMOID) != op.has_strength:
+            raise DeviceError("recurrent scan: a strength operand exactly for STRENGTH_SIGMOID")
+        self.key_columns = max(self.key_columns, op.key_columns)
+        return LANES, [
+            *self._operands(op, "query key value gate state state_row query_start query_length "
+                                "output"),
+            *(self._operand(op.strength) if op.has_strength else (0, 0)),
+            self._address(op.rate), self._address(op.bias), op.strength_kind, int(op.delta),
+            op.heads, op.key_heads, op.key_columns, op.value_columns, float_word(op.scale), gates]
+
+    def _causal_convolution(self, op: Any) -> tuple[int, list[int]]:
+        taps = self.buffer(op.taps)
+        columns = self._width(op.input)
+        if taps.columns != columns or self._width(op.output) != columns or (
+                self._width(op.state) != (taps.shape[0] - 1) * columns):
+            raise DeviceError(f"causal convolution: taps {taps.shape}, {columns} columns, "
+                              f"{self._width(op.state)} of state")
+        return LANES, [
+            *self._operands(op, "input output state state_row query_start query_length"),
+            taps.address[0], taps.shape[0], self._address(op.bias) if op.has_bias else 0, columns]
+
+    def _copy_state_rows(self, op: Any) -> tuple[int, list[int]]:
+        nbytes, room = self._row_size(op.source), self._row_size(op.destination)
+        if nbytes != room or not op.rows:
+            raise DeviceError(f"copy of {op.rows} state rows: {nbytes} bytes of a source row, "
+                              f"{room} of a destination row")
+        return LANES, [*self._operands(op, "source_row destination_row source destination"),
+                       nbytes, op.rows]
+
+    def _copy_partial_page(self, op: Any) -> tuple[int, list[int]]:
+        cache = self.buffer(op.cache)
+        room = self._row_size(op.storage)
+        if room < cache.row_bytes:
+            raise DeviceError(f"copy of a partial page: {cache.row_bytes} bytes of {cache.name!r}, "
+                              f"{room} of storage")
+        return LANES, [
+            *self._operands(op, "row slot consumed query_length table storage"),
+            cache.address[0], cache.row_bytes, self.geometry.page_tokens, int(op.restore)]
 
 
 def steps_of(table: np.ndarray) -> np.ndarray:

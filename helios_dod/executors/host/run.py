@@ -10,7 +10,7 @@ publishes its sequence and signals the eventfd: all results are visible before.
 import numpy as np
 
 from helios_dod.executors.host import memory as m
-from helios_dod.executors.host import plan, rows, sampling
+from helios_dod.executors.host import plan, recurrence, rows, sampling
 from helios_dod.executors.host.attention import attention, attention_chunks, cache_write
 from helios_dod.executors.host.chunks import CLAIM, LINE, SHIFT, next_chunk
 from helios_dod.executors.host.products import product, product_chunks
@@ -99,6 +99,27 @@ def run_rows(w, first, last, scratch):
         rows.fill_rows(w, first, last)
     elif kind == plan.UPDATE_PAGE_TABLE:
         rows.update_page_table(w)
+    elif kind == plan.RECURRENT_SCAN:
+        recurrence.recurrent_scan(w, first, last, scratch)
+    elif kind == plan.CAUSAL_CONVOLUTION:
+        recurrence.causal_convolution(w, first, last)
+    elif kind == plan.COPY_STATE_ROWS:
+        recurrence.copy_state_rows(w, first, last)
+    elif kind == plan.COPY_PARTIAL_PAGE:
+        recurrence.copy_partial_page(w, first, last)
+
+
+@kernel(boundscheck=False)
+def items_of(w, live):
+    """Items of an operation on rows: its live rows, or parts of them."""
+    kind = w[0]
+    if kind == plan.ACTIVATION:
+        return live * rows.activation_blocks(w)
+    if kind == plan.RECURRENT_SCAN:
+        return live * w[recurrence.G_HEADS]
+    if kind == plan.CAUSAL_CONVOLUTION:
+        return live * recurrence.convolution_blocks(w)
+    return live
 
 
 @kernel(boundscheck=False)
@@ -113,9 +134,7 @@ def chunks_of(w, live, lanes, threads):
         return max(1, w[7])
     if kind == plan.ADVANCE or kind == plan.UPDATE_PAGE_TABLE:
         return np.int64(1)
-    if kind == plan.ACTIVATION:
-        live *= rows.activation_blocks(w)
-    return max(1, min(live, threads * SHARES))
+    return max(1, min(items_of(w, live), threads * SHARES))
 
 
 @kernel(inline="always", boundscheck=False)
@@ -138,8 +157,7 @@ def run_step(control, entry, operations, first, count, step, threads, scratch):
     elif kind == plan.COPY_PAGES:
         ran = copy_pages(w, control, step, total)
     else:
-        if kind == plan.ACTIVATION:
-            live *= rows.activation_blocks(w)
+        live = items_of(w, live)
         chunk = next_chunk(control, step, total)
         while chunk >= 0:
             if kind == plan.ADVANCE:

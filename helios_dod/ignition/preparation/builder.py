@@ -42,6 +42,10 @@ UPDATED = {
     "adjust_logits": ("logits", "status"),
     "sample": ("status",),
     "advance": ("histogram", "generated", "status"),
+    "recurrent_scan": ("state",),
+    "causal_convolution": ("state",),
+    "copy_state_rows": ("destination",),
+    "copy_partial_page": ("storage",),
 }
 ACCESSES = {  # (read, written)
     (True, False): contract.READ,
