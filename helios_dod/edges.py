@@ -9,10 +9,21 @@ from typing import Any
 import numpy as np
 
 from helios_dod.errors import UserError
-from helios_dod.limits import BIAS_MAX, EOS_MAX, STOP_IDS_MAX, TOKEN_BLOCK, TOP_LOGPROBS_MAX
+from helios_dod.limits import (
+    BIAS_MAX,
+    DELIMITERS_MAX,
+    EOS_MAX,
+    STOP_IDS_MAX,
+    STOP_SEQUENCE_TOKENS_MAX,
+    STOP_SEQUENCES_MAX,
+    STOP_STRINGS_MAX,
+    TOKEN_BLOCK,
+    TOP_LOGPROBS_MAX,
+)
 from helios_dod.system import kernel, load_acquire, store_release
 from helios_dod.terms import (
     EGRESS_TOKEN,
+    FLAG_KEEP_STOP,
     FLAG_PENALTIES,
     FLAG_SCORED,
     FLAG_TIMED,
@@ -22,12 +33,12 @@ from helios_dod.terms import (
 
 WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperature", "top_p",
          "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty",
-         "top_logprobs", "bias_count", "stop_id_count", "flags")  # order of put_submission's words
+         "top_logprobs", "bias_count", "stop_words", "flags")  # order of put_submission's words
 
 EVENT = np.dtype([
     ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
-    ("value", "i8"), ("limit", "i8"), ("completed_ns", "i8"), ("logprob", "f4"),
-    ("top_count", "i4"), ("top_tokens", "i4", TOP_LOGPROBS_MAX),
+    ("shown", "i4"), ("text", "i4"), ("value", "i8"), ("limit", "i8"), ("completed_ns", "i8"),
+    ("logprob", "f4"), ("top_count", "i4"), ("top_tokens", "i4", TOP_LOGPROBS_MAX),
     ("top_logprobs", "f4", TOP_LOGPROBS_MAX),
 ], align=True)
 
@@ -52,6 +63,10 @@ class Submission:
     top_logprobs: int = -1  # -1: no log-probabilities
     eos: tuple[int, ...] = ()  # empty: EOS is ignored
     stop_ids: tuple[int, ...] = ()
+    stop_sequences: tuple[tuple[int, ...], ...] = ()
+    stop_strings: tuple[bytes, ...] = ()  # UTF-8; not together with ids or sequences
+    keep_stop: bool = False  # the stop itself is shown
+    delimiters: tuple[int, ...] = ()  # special tokens that are text, for stop strings
     bias: dict[int, float] = field(default_factory=dict)
     priority: int = 0  # smaller first
     deadline_ns: int = 0  # absolute on the engine's clock, 0: none
@@ -61,7 +76,7 @@ class Submission:
 
 @kernel
 def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, payload):
-    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stop ids).
+    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stops).
 
     words: int32 [15] in the order of WORDS. False when the ring has no room."""
     ring = world[0].ingress
@@ -100,7 +115,7 @@ def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, pa
     ring.frequency_penalty[frontend, row] = words[10]
     ring.top_logprobs[frontend, row] = words[11]
     ring.bias_count[frontend, row] = words[12]
-    ring.stop_id_count[frontend, row] = words[13]
+    ring.stop_words[frontend, row] = words[13]
     ring.flags[frontend, row] = words[14]
     for i in range(EOS_MAX):
         ring.eos[frontend, row, i] = eos[i]
@@ -127,8 +142,8 @@ def put_cancel(world, frontend, tag):
 
 
 @kernel
-def take_events(world, frontend, kind, reason, tag, token, index, value, limit, completed_ns,
-                logprob, top_count, top_tokens, top_logprobs):
+def take_events(world, frontend, kind, reason, tag, token, index, shown, text, value, limit,
+                completed_ns, logprob, top_count, top_tokens, top_logprobs):
     """Copies at most len(kind) events out of the egress ring; the number copied."""
     ring = world[0].egress
     rows = ring.kind.shape[1]
@@ -141,6 +156,8 @@ def take_events(world, frontend, kind, reason, tag, token, index, value, limit, 
         tag[i] = ring.tag[frontend, row]
         token[i] = ring.token[frontend, row]
         index[i] = ring.index[frontend, row]
+        shown[i] = ring.shown[frontend, row]
+        text[i] = ring.text[frontend, row]
         value[i] = ring.value[frontend, row]
         limit[i] = ring.limit[frontend, row]
         completed_ns[i] = ring.completed_ns[frontend, row] if kind[i] == EGRESS_TOKEN else 0
@@ -165,6 +182,8 @@ class Edge:
     def __init__(self, world: np.ndarray, frontend: int, batch: int = 1024) -> None:
         self.world, self.frontend = world, frontend
         self._context_max = world[0]["requests"]["blocks"].shape[1] * TOKEN_BLOCK
+        stops = world[0]["stops"]
+        self._stop_symbols = stops["bytes"].shape[1], stops["tokens"].shape[1]
         self._events = np.zeros(batch, EVENT)
         e = self._events
         self._columns = tuple(
@@ -175,15 +194,18 @@ class Edge:
         """Queues a request. False when the ring is full (try again, or refuse). Raises UserError
         for one that never fits."""
         check_fits(request, self._context_max)
+        check_stops(request, *self._stop_symbols)
+        stops = stop_block(request)
         sampling = (request.temperature, request.top_p, request.min_p)
         penalties = (request.repetition_penalty, request.presence_penalty,
                      request.frequency_penalty)
         words = np.array([
             request.priority, len(request.prompt), request.output_limit, request.output_minimum,
             *map(bits, sampling), request.top_k, *map(bits, penalties), request.top_logprobs,
-            len(request.bias), len(request.stop_ids),
+            len(request.bias), len(stops),
             (FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0)
-            | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0),
+            | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0)
+            | (FLAG_KEEP_STOP if request.keep_stop else 0),
         ], dtype=np.int32)
         eos = np.full(EOS_MAX, -1, dtype=np.int32)
         eos[: len(request.eos)] = request.eos
@@ -191,7 +213,7 @@ class Edge:
             np.asarray(request.prompt, dtype=np.int32),
             np.fromiter(request.bias.keys(), np.int32, len(request.bias)),
             np.fromiter(request.bias.values(), np.float32, len(request.bias)).view(np.int32),
-            np.asarray(request.stop_ids, dtype=np.int32),
+            stops,
         ])
         return bool(put_submission(
             self.world, self.frontend, request.tag, request.deadline_ns,
@@ -211,10 +233,44 @@ def check_fits(request: Submission, context_max: int) -> None:
     for name, count, most in (
             ("prompt", len(request.prompt), context_max), ("eos", len(request.eos), EOS_MAX),
             ("stop_ids", len(request.stop_ids), STOP_IDS_MAX),
+            ("stop_sequences", len(request.stop_sequences), STOP_SEQUENCES_MAX),
+            ("stop_strings", len(request.stop_strings), STOP_STRINGS_MAX),
+            ("delimiters", len(request.delimiters), DELIMITERS_MAX),
             ("bias", len(request.bias), BIAS_MAX),
             ("top_logprobs", request.top_logprobs, TOP_LOGPROBS_MAX)):
         if count > most:
             raise UserError(f"{name}: {count} asked, at most {most} possible")
+
+
+def check_stops(request: Submission, bytes_max: int, tokens_max: int) -> None:
+    """Raises UserError for stops that no row can hold or that exclude each other."""
+    strings, sequences = request.stop_strings, request.stop_sequences
+    if strings and (sequences or request.stop_ids):
+        raise UserError("stop_strings: not possible together with stop_ids or stop_sequences")
+    if not all(strings) or not all(sequences):
+        raise UserError("stop_strings, stop_sequences: an empty one is not possible")
+    longest = max(map(len, sequences), default=0)
+    for name, count, most in (
+            ("stop_strings", sum(map(len, strings)), bytes_max),
+            ("stop_sequences", sum(map(len, sequences)), tokens_max),
+            ("stop_sequences", longest, STOP_SEQUENCE_TOKENS_MAX)):
+        if count > most:
+            raise UserError(f"{name}: {count} symbols asked, at most {most} possible")
+
+
+def stop_block(request: Submission) -> np.ndarray:
+    """The block of stops in the payload, as tables/stops.py reads it; empty without stops."""
+    ids, strings, sequences = request.stop_ids, request.stop_strings, request.stop_sequences
+    if not (ids or strings or sequences):
+        return np.zeros(0, np.int32)
+    delimiters = request.delimiters if strings else ()
+    head = [len(ids), len(delimiters), len(strings), len(sequences), *ids, *delimiters]
+    patterns: tuple[Any, ...] = strings or sequences
+    joined = b"".join(strings)
+    joined += bytes(-len(joined) % 4)
+    return np.concatenate([
+        np.array([*head, *map(len, patterns)], np.int32), np.frombuffer(joined, "<i4"),
+        np.array([token for sequence in sequences for token in sequence], np.int32)])
 
 
 def fields(event: Any) -> dict[str, Any]:

@@ -7,6 +7,15 @@ NO_ROW = 2**31 - 1  # a link to nothing; -1 would wrap silently as an index
 
 EOS_MAX = 8  # end-of-sequence ids of one request
 STOP_IDS_MAX = 16  # stop_token_ids of one request
+STOP_STRINGS_MAX = 4  # stop strings of one request
+STOP_STRING_BYTES_MAX = 4096  # UTF-8 bytes of all of them
+STOP_SEQUENCES_MAX = 16  # stop_token_sequences of one request
+STOP_SEQUENCE_TOKENS_MAX = 64  # tokens of one of them
+STOP_PATTERNS_MAX = max(STOP_STRINGS_MAX, STOP_SEQUENCES_MAX)
+STOP_PATTERN_ENDS_MAX = STOP_PATTERNS_MAX + 1
+DELIMITERS_MAX = 32  # special tokens that the parser of one request's output reads as text
+DECODING_WORDS = 8  # state of a text that is being decoded
+DECODED_MAX = 7  # bytes that one byte of a token can decide: a replacement and a character
 BIAS_MAX = 512  # logit_bias entries of one request
 TOP_LOGPROBS_MAX = 20
 SCORES_MAX = 64  # prompt scores of one request that wait for its frontend
@@ -40,13 +49,21 @@ class Limits:
     ingress_rows_max: int  # submissions in flight of one frontend; a power of two
     ingress_words_max: int  # payload words of one frontend's ingress; a power of two
     egress_rows_max: int  # events in flight of one frontend; a power of two
+    vocabulary_max: int  # tokens of the byte table
+    piece_bytes_max: int  # bytes of all of them
+    stop_bytes_max: int = STOP_STRING_BYTES_MAX  # of one request's stop strings
+    stop_tokens_max: int = STOP_SEQUENCES_MAX * STOP_SEQUENCE_TOKENS_MAX  # of its stop sequences
 
     def __post_init__(self) -> None:
         assert self.lanes_max <= self.slots_max <= self.requests_max
         assert self.packed_max >= self.lanes_max * self.width_max
         assert self.context_max % TOKEN_BLOCK == 0
+        assert self.stop_bytes_max <= STOP_STRING_BYTES_MAX
+        assert self.stop_tokens_max <= STOP_SEQUENCES_MAX * STOP_SEQUENCE_TOKENS_MAX
+        assert self.stop_symbols_max < 1 << 16, "stops.failures are 16 bits"
+        assert self.piece_bytes_max < 1 << 31, "pieces.begin is 32 bits"
         assert self.blocks_max >= self.blocks_per_request_max
-        assert self.ingress_words_max >= 2 * (self.context_max + 2 * BIAS_MAX + STOP_IDS_MAX)
+        assert self.ingress_words_max >= 2 * (self.context_max + 2 * BIAS_MAX + self.stop_words_max)
         for power in (self.ingress_rows_max, self.ingress_words_max, self.egress_rows_max):
             assert power & (power - 1) == 0
 
@@ -54,6 +71,22 @@ class Limits:
     def prefix_rows_max(self) -> int:
         """Rows of the content index: a power of two, at least twice the pages."""
         return 1 << (2 * self.pages_max - 1).bit_length()
+
+    @property
+    def piece_ends_max(self) -> int:
+        """Where tokens begin in the byte table, and where the last one ends."""
+        return self.vocabulary_max + 1
+
+    @property
+    def stop_symbols_max(self) -> int:
+        """Symbols of one request's stop patterns: bytes of strings or tokens of sequences."""
+        return max(self.stop_bytes_max, self.stop_tokens_max)
+
+    @property
+    def stop_words_max(self) -> int:
+        """Payload words of one request's stops: counts, ids, delimiters, lengths, patterns."""
+        symbols = max(-(-self.stop_bytes_max // 4), self.stop_tokens_max)
+        return 4 + STOP_IDS_MAX + DELIMITERS_MAX + STOP_PATTERNS_MAX + symbols
 
     @property
     def blocks_per_request_max(self) -> int:
@@ -66,23 +99,27 @@ TEST_MIN = Limits(
     pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12,
     programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
     frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
+    vocabulary_max=64, piece_bytes_max=512, stop_bytes_max=64, stop_tokens_max=64,
 )
 SMALL = Limits(
     "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=1,
     pages_max=65_536, pages_per_request_max=1024, context_max=16_384, blocks_max=16_384,
     programs_max=64, bindings_max=2048, staging_words_max=262_144, page_updates_max=2048,
     frontends_max=4, ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
+    vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 MEDIUM = Limits(
     "MEDIUM", requests_max=1024, slots_max=256, lanes_max=256, packed_max=4096, width_max=8,
     pages_max=262_144, pages_per_request_max=2048, context_max=32_768, blocks_max=32_768,
     programs_max=128, bindings_max=4096, staging_words_max=524_288, page_updates_max=8192,
     frontends_max=8, ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
+    vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 LARGE = Limits(
     "LARGE", requests_max=4096, slots_max=1024, lanes_max=1024, packed_max=16_384, width_max=8,
     pages_max=1_048_576, pages_per_request_max=8192, context_max=131_072, blocks_max=131_072,
     programs_max=256, bindings_max=8192, staging_words_max=1_048_576, page_updates_max=32_768,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
+    vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE)}

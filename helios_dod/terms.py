@@ -17,6 +17,8 @@ FINISH_CANCELLED = 4
 FINISH_NON_FINITE = 5
 FINISH_DEADLINE = 6
 FINISH_DEVICE_ERROR = 7
+FINISH_STOP_STRING = 8
+FINISH_STOP_SEQUENCE = 9
 
 # slots.state
 SLOT_ADMITTED = 1  # device state of the slot is not initialised yet
@@ -111,6 +113,7 @@ INGRESS_ABANDONED = 4  # a submission that was cancelled before it was received
 FLAG_PENALTIES = 1  # some penalty is on, so the device needs the prompt histogram
 FLAG_TIMED = 2  # each token's completion is stamped
 FLAG_SCORED = 4  # the prompt's tokens are scored
+FLAG_KEEP_STOP = 8  # the stop that ends the output is shown with it
 
 # egress.kind
 EGRESS_TOKEN = 1
@@ -118,9 +121,13 @@ EGRESS_FINISHED = 2
 EGRESS_REJECTED = 3
 EGRESS_SCORE = 4
 
+# requests.text_end, egress.text: all text may be shown
+TEXT_ALL = 2**31 - 1
+
 # egress.reason of a rejection; `value` and `limit` say by how much
 REJECT_CONTEXT = 1  # prompt and output limit exceed the context
 REJECT_PAGES = 2  # can never fit the cache
 REJECT_VOCABULARY = 3  # a prompt token is outside the input vocabulary
 REJECT_EMPTY = 4  # no prompt token
 REJECT_BLOCKS = 5  # token arena smaller than the request
+REJECT_STOPS = 6  # stop strings, but the engine has no byte table

@@ -9,17 +9,19 @@ from helios_dod.limits import NO_ROW, Limits
 from helios_dod.schema import Table, world_dtype
 from helios_dod.tables.frames import Frames, Lanes
 from helios_dod.tables.pages import Pages
+from helios_dod.tables.pieces import Pieces
 from helios_dod.tables.prefixes import Prefixes
 from helios_dod.tables.programs import Bindings, Completions, Programs, Staging
 from helios_dod.tables.requests import Requests
 from helios_dod.tables.rings import Egress, Ingress
 from helios_dod.tables.settings import Clock, Counters, Settings
 from helios_dod.tables.slots import Slots
+from helios_dod.tables.stops import Stops
 from helios_dod.tables.tokens import Tokens
 
 TABLES: tuple[Table, ...] = (
     Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Frames, Lanes, Programs,
-    Bindings, Staging, Completions, Ingress, Egress,
+    Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces,
 )
 
 LINKS = {  # columns that name no row when unused

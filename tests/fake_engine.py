@@ -17,6 +17,7 @@ import numpy as np
 
 from helios_dod.limits import SIZES
 from helios_dod.runtime.options import EngineOptions
+from helios_dod.tables.stops import BLOCK_HEAD, BLOCK_IDS
 from helios_dod.terms import (
     EGRESS_FINISHED,
     EGRESS_REJECTED,
@@ -86,7 +87,8 @@ class FakeEngine:
     def accept(self, frontend: int, value: dict[str, Any], words: list[int]) -> None:
         """Queues one submission."""
         count, bias = int(value["prompt_count"]), int(value["bias_count"])
-        stops = words[count + 2 * bias:][: int(value["stop_id_count"])]
+        block = words[count + 2 * bias:][: int(value["stop_words"])]
+        stops = block[BLOCK_HEAD:][: block[BLOCK_IDS]] if block else []
         request = Running(
             frontend, int(value["tag"]), int(value["seed"]), int(value["output_limit"]),
             int(value["output_minimum"]), int(value["top_logprobs"]), int(value["temperature"]),

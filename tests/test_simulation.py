@@ -12,7 +12,7 @@ from helios_dod.simulation.simulator import Live, Simulator, Workload
 from helios_dod.tables.prefixes import find_page
 from helios_dod.terms import PAGE_IMMUTABLE
 
-BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stop_ids=0.2, oversize=0.1, drain=0.5,
+BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stops=0.2, oversize=0.1, drain=0.5,
                 prompt_max=60)
 
 
@@ -74,7 +74,7 @@ def test_canary_skipped_page_update():
 
 def test_pages_are_reused_and_requests_preempted():
     """The corpus reaches every rare branch of the cache: hits, eviction, preemption."""
-    load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stop_ids=0.0,
+    load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stops=0.0,
                    deadline=0.0, ignore_eos=1.0, drain=1.0)
     simulator = Simulator(21, walked=True, workload=load, pages=12)
     simulator.run(400)
@@ -170,10 +170,10 @@ def test_non_finite_row_is_contained():
     reasons = []
     judge = simulator.judge
 
-    def note(live, reason, count):
+    def note(live, reason, count, bounds):
         reasons.append(reason)
         if reason != FINISH_NON_FINITE:
-            judge(live, reason, count)
+            judge(live, reason, count, bounds)
 
     simulator.judge = note
     poisoned = 0
@@ -196,7 +196,7 @@ def test_device_error_fails_live_requests_with_everything_freed():
     load = Workload(arrival=1.0, cancel=0.0, deadline=0.0)
     simulator = Simulator(10, walked=False, workload=load)
     reasons = []
-    simulator.judge = lambda live, reason, count: reasons.append(reason)
+    simulator.judge = lambda live, reason, count, bounds: reasons.append(reason)
     for _ in range(30):
         simulator.tick()
 
@@ -212,7 +212,7 @@ def test_device_error_fails_live_requests_with_everything_freed():
 
 def test_prompt_scores_and_times_survive_a_lazy_reader_and_preemption():
     """Every request is timed and scored; the ring is often full and requests are sent back."""
-    load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stop_ids=0.0,
+    load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stops=0.0,
                    deadline=0.0, ignore_eos=1.0, drain=0.3, timed=1.0, scored=1.0)
     simulator = Simulator(31, walked=True, workload=load, pages=12)
     simulator.run(500)

@@ -269,9 +269,9 @@ class SimulatedExecutor:
 
 
 def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit: int,
-                    output_minimum: int, eos: tuple[int, ...],
-                    stop_ids: tuple[int, ...]) -> list[int]:
-    """What the simulated device answers, from the token list alone: the naive oracle."""
+                    output_minimum: int, eos: tuple[int, ...]) -> list[int]:
+    """What the simulated device answers up to EOS or the limit, from the token list alone: the
+    naive oracle."""
     history = np.uint64(EMPTY_HISTORY)
     for token in prompt:
         history = np.uint64(record(history, np.int32(token)))
@@ -279,7 +279,7 @@ def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit:
     while len(answer) < output_limit:
         token = int(draw(history, np.uint64(seed), vocabulary))
         answer.append(token)
-        if (token in eos and len(answer) > output_minimum) or token in stop_ids:
+        if token in eos and len(answer) > output_minimum:
             break
         history = np.uint64(record(history, np.int32(token)))
     return answer

@@ -21,6 +21,7 @@ from helios_dod.progress import format_bytes
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, Selection, SelectionError, choose
 from helios_dod.runtime.served import require_served
+from helios_dod.tables.pieces import install_pieces
 from helios_dod.world import boot
 
 
@@ -123,6 +124,9 @@ class NativeModel:
         mark = time.perf_counter()
         world = boot(made.selection.limits, memory)
         first = bind(world, made.contract, made.selection)
+        table = made.core.token_bytes()
+        install_pieces(world, table.data, table.offsets, table.special,
+                       made.contract.frontend.strip_leading_space)
         phases["world"] = time.perf_counter() - mark
         mark = time.perf_counter()
         loaded = (made.core.weights(trust=trust_weights, progress=progress)

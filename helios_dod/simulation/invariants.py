@@ -11,6 +11,7 @@ from helios_dod.terms import (
     PAGE_PRIVATE,
     RUNNING,
     SLOT_DRAINING,
+    TEXT_ALL,
     WAITING,
 )
 
@@ -58,6 +59,11 @@ def check_requests(w: np.void) -> None:
                 f"requests[{row}].token_count")
         require(0 <= int(r["emitted_count"][row]) <= count - prompt,
                 f"requests[{row}].emitted_count")
+        require(0 <= int(r["withheld"][row]) <= count - prompt, f"requests[{row}].withheld")
+        stops = w["stops"]
+        if stops["active"][row] and stops["strings"][row]:
+            require(r["text_end"][row] in (TEXT_ALL, *range(stops["text_count"][row] + 1)),
+                    f"requests[{row}].text_end {r['text_end'][row]}")
         require((r["finish"][row] != 0) == (r["state"][row] == FINISHED), f"requests[{row}].finish")
 
 

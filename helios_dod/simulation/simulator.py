@@ -7,6 +7,7 @@ digest last.
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +27,16 @@ from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK
 from helios_dod.simulation.invariants import check, check_quiet, require
 from helios_dod.simulation.programs import simulated_core
+from helios_dod.simulation.stop_oracle import (
+    PIECES,
+    SPECIAL,
+    ending,
+    piece_table,
+    random_stops,
+    text_of,
+)
 from helios_dod.systems.accept import accept
+from helios_dod.tables.pieces import install_pieces
 from helios_dod.terms import (
     EGRESS_FINISHED,
     EGRESS_REJECTED,
@@ -34,9 +44,6 @@ from helios_dod.terms import (
     EGRESS_TOKEN,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
-    FINISH_EOS,
-    FINISH_LIMIT,
-    FINISH_STOP_TOKEN,
 )
 from helios_dod.world import boot, diff, digest, snapshot
 
@@ -48,7 +55,7 @@ class Workload:
     arrival: float = 0.5  # a new request a tick
     cancel: float = 0.02  # of one live request a tick
     deadline: float = 0.05  # share of requests with a deadline
-    stop_ids: float = 0.1  # share of requests with stop ids
+    stops: float = 0.2  # share of requests with stop strings, ids or sequences
     ignore_eos: float = 0.3
     shared: float = 0.5  # share of requests that begin like an earlier one
     timed: float = 0.2  # share of requests whose tokens are timed
@@ -66,7 +73,7 @@ def swarm(rng: random.Random) -> Workload:
     pick = rng.choice
     return Workload(
         arrival=pick((0.05, 0.3, 1.0)), cancel=pick((0.0, 0.02, 0.3)), deadline=pick((0.0, 0.2)),
-        stop_ids=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
+        stops=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
         shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)),
         timed=pick((0.0, 0.3, 1.0)), scored=pick((0.0, 0.3)),
         prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)))
@@ -79,6 +86,8 @@ class Live:
     submission: Submission
     tokens: list[int]
     cancelled: bool = False
+    shown: int = 0  # tokens that were released
+    text: int = 0  # bytes of text that were released
     scores: list[float] = field(default_factory=list)
     completed_ns: int = 0  # of the newest token
 
@@ -90,6 +99,7 @@ class Simulator:
                  host_pending: bool = False, lanes: int = 3, packed: int = 16, context: int = 512,
                  vocabulary: int = 50, pages: int = 24, workload: Workload | None = None) -> None:
         self.rng = random.Random(seed)
+        self.stops_rng = random.Random(f"stops of {seed}")
         self.workload = workload or swarm(self.rng)
         self.walked, self.vocabulary = walked, vocabulary
         manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed)
@@ -100,6 +110,8 @@ class Simulator:
             contract, 128, lambda geometry: staging_layout(contract, geometry)[1], options)
         self.world = boot(selection.limits)
         first = bind(self.world, contract, selection)
+        self.strip = bool(seed % 2)
+        install_pieces(self.world, *piece_table(), self.strip)
         self.clock = VirtualClock(1)
         self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 10))
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
@@ -108,6 +120,7 @@ class Simulator:
         self.live: dict[int, Live] = {}
         self.next_tag = 1
         self.finished = self.rejected = 0
+        self.reasons: Counter[int] = Counter()
         self.texts: list[list[int]] = []  # recent prompts with their answers
         self.fill = selection.context_tokens
 
@@ -119,15 +132,15 @@ class Simulator:
         if rng.random() < load.oversize:
             limit = self.fill
         eos = () if rng.random() < load.ignore_eos else (0, 1)
-        stops = (2, 3) if rng.random() < load.stop_ids else ()
         deadline = self.clock.now_ns + rng.randint(0, 60_000) if rng.random() < load.deadline else 0
         prompt = np.array(self.prompt(count), np.int32)
         return Submission(
             tag=self.next_tag, prompt=prompt, output_limit=limit,
             output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64),
-            salt=int(rng.random() < load.salted), eos=eos, stop_ids=stops,
+            salt=int(rng.random() < load.salted), eos=eos,
             deadline_ns=deadline, priority=rng.randint(0, load.priority_max),
-            timed=rng.random() < load.timed, scored=rng.random() < load.scored)
+            timed=rng.random() < load.timed, scored=rng.random() < load.scored,
+            **random_stops(self.stops_rng, self.vocabulary, load.stops))
 
     def prompt(self, count: int) -> list[int]:
         """`count` random tokens, or an earlier text continued."""
@@ -158,6 +171,7 @@ class Simulator:
                 require(int(event["index"]) == len(live.tokens), f"egress: index {event['index']}")
                 self.time(live, int(event["completed_ns"]))
                 live.tokens.append(int(event["token"]))
+                self.release(live, int(event["shown"]), int(event["text"]))
             elif event["kind"] == EGRESS_SCORE:
                 live.scores.append(float(event["logprob"]))
                 require(int(event["index"]) == len(live.scores), f"egress: score {event['index']}")
@@ -168,7 +182,8 @@ class Simulator:
                 del self.live[int(event["tag"])]
             else:
                 require(event["kind"] == EGRESS_FINISHED, f"egress: kind {event['kind']}")
-                self.judge(live, int(event["reason"]), int(event["index"]))
+                self.judge(live, int(event["reason"]), int(event["index"]),
+                           (int(event["shown"]), int(event["text"])))
                 self.finished += 1
                 del self.live[int(event["tag"])]
 
@@ -181,30 +196,36 @@ class Simulator:
                 f"tag {live.submission.tag}: completed at {completed_ns} after {live.completed_ns}")
         live.completed_ns = completed_ns
 
-    def judge(self, live: Live, reason: int, count: int) -> None:
+    def release(self, live: Live, shown: int, text: int) -> None:
+        """What a frontend may show after one more token; it never shrinks."""
+        live.shown = max(live.shown, min(shown, len(live.tokens)))
+        if live.submission.stop_strings:
+            visible = text_of(live.tokens[: live.shown], PIECES, range(SPECIAL), self.strip)
+            live.text = max(live.text, min(text, len(visible)))
+
+    def judge(self, live: Live, reason: int, count: int, bounds: tuple[int, int]) -> None:
         """Tokens and finish reason against the oracle; a cut answer must be a prefix of it."""
         s = live.submission
-        expected = expected_tokens(s.prompt.tolist(), s.seed, self.vocabulary, s.output_limit,
-                                   s.output_minimum, s.eos, s.stop_ids)
+        drawn = expected_tokens(s.prompt.tolist(), s.seed, self.vocabulary, s.output_limit,
+                                s.output_minimum, s.eos)
+        end = ending(s, drawn, PIECES, range(SPECIAL), self.strip)
         require(count == len(live.tokens),
                 f"egress: {count} tokens announced, {len(live.tokens)} sent")
         scores = expected_scores(s.prompt.tolist()) if s.scored else []
         whole = len(live.scores) if reason in (FINISH_CANCELLED, FINISH_DEADLINE) else len(scores)
         require(live.scores == scores[:whole], f"tag {s.tag}: prompt scores differ")
+        require(live.shown <= end.shown and live.text <= end.text,
+                f"tag {s.tag}: {live.shown} tokens and {live.text} bytes were shown of {end}")
         if reason in (FINISH_CANCELLED, FINISH_DEADLINE):
             require(live.cancelled or s.deadline_ns > 0,
                     f"finish {reason} of an ordinary request")
-            require(live.tokens == expected[:count], f"tag {s.tag}: {live.tokens} not a prefix")
+            require(live.tokens == end.tokens[:count], f"tag {s.tag}: {live.tokens} not a prefix")
             return
         self.texts = [*self.texts[-19:], s.prompt.tolist() + live.tokens[:40]]
-        require(live.tokens == expected, f"tag {s.tag}: got {live.tokens}, expected {expected}")
-        last = expected[-1]
-        if last in s.eos and len(expected) > s.output_minimum:
-            require(reason == FINISH_EOS, f"tag {s.tag}: finish {reason}, ended by EOS")
-        elif last in s.stop_ids:
-            require(reason == FINISH_STOP_TOKEN, f"tag {s.tag}: finish {reason}, ended by stop id")
-        else:
-            require(reason == FINISH_LIMIT, f"tag {s.tag}: finish {reason}, ended by limit")
+        require(live.tokens == end.tokens, f"tag {s.tag}: got {live.tokens}, expected {end}")
+        require((reason, *bounds) == (end.reason, end.shown, end.text),
+                f"tag {s.tag}: finish {reason} at {bounds}, expected {end}")
+        self.reasons[reason] += 1
 
     def walk(self) -> None:
         """One tick, system by system, with invariants and write-sets; then the engine's launch."""

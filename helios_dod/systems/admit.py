@@ -67,7 +67,7 @@ def take_slot(world, row):
     slots.generation[slot] += 1
     slots.request[slot] = row
     slots.feedback[slot] = (
-        requests.stop_id_count[row] > 0 or world[0].settings.host_pending == 1)
+        world[0].stops.active[row] == 1 or world[0].settings.host_pending == 1)
     slots.live[slots.live_count] = slot
     slots.live_count += 1
     slots.prefill_end[slot] = requests.token_count[row]
@@ -79,7 +79,7 @@ def take_slot(world, row):
 
 
 @system(
-    reads="settings.*",
+    reads="settings.* stops.active",
     writes="requests.* slots.* pages.* counters.*",
 )
 def admit(world):

@@ -83,6 +83,15 @@ def write_prompt_scores(world, request, room):
 
 
 @kernel
+def write_bounds(world, request, frontend, row):
+    """How much of the output may be shown by now; of an older token this may be less than all."""
+    ring, requests = world[0].egress, world[0].requests
+    generated = requests.token_count[request] - requests.prompt_count[request]
+    ring.shown[frontend, row] = generated - requests.withheld[request]
+    ring.text[frontend, row] = requests.text_end[request]
+
+
+@kernel
 def write_token(world, request, index):
     """One token event; the caller has checked the room."""
     ring, requests = world[0].egress, world[0].requests
@@ -94,6 +103,7 @@ def write_token(world, request, index):
     ring.tag[frontend, row] = requests.tag[request]
     ring.token[frontend, row] = token_at(world, request, requests.prompt_count[request] + index)
     ring.index[frontend, row] = index
+    write_bounds(world, request, frontend, row)
     ring.top_count[frontend, row] = -1
     ring.completed_ns[frontend, row] = take_stamp(world, request, index)
     if requests.top_logprobs[request] >= 0:
@@ -114,6 +124,7 @@ def write_end(world, request):
     ring.index[frontend, row] = requests.token_count[request] - requests.prompt_count[request]
     ring.value[frontend, row] = requests.cached_count[request]
     ring.limit[frontend, row] = requests.prompt_count[request]
+    write_bounds(world, request, frontend, row)
     ring.top_count[frontend, row] = -1
     store_release(ring.end[frontend], 0, end + 1)
 

@@ -7,6 +7,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.systems.evict import demand
 from helios_dod.tables.requests import waiting_insert
+from helios_dod.tables.stops import rewind_stops
 from helios_dod.terms import FLAG_TIMED, SLOT_DRAINING, WAITING
 
 
@@ -35,6 +36,8 @@ def send_back(world, slot):
         requests.token_count[row] = requests.prompt_count[row] + requests.emitted_count[row]
         slots.scores_held[slot, :] = 0
         requests.stamp_end[row, :] = 0
+        if world[0].stops.active[row] == 1:
+            rewind_stops(world, row)
     slots.prompt_score_count[slot] = 0
     pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
     slots.promise[slot] = 0
@@ -59,8 +62,8 @@ def coming(world):
 
 
 @system(
-    reads="settings.* pages.* requests.*",
-    writes="slots.* requests.* pages.promised_count counters.preempted",
+    reads="settings.* pages.* requests.* tokens.* pieces.*",
+    writes="slots.* requests.* stops.* pages.promised_count counters.preempted",
 )
 def preempt(world):
     """Until what is free and what is coming covers the next frame, or one request is left."""

@@ -4,6 +4,7 @@ from helios_dod.limits import EOS_MAX, NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, load_acquire, store_release, system
 from helios_dod.tables.requests import finish_request, take_request, waiting_insert
 from helios_dod.tables.rings import egress_room, payload_index
+from helios_dod.tables.stops import BLOCK_STRINGS, load_stops
 from helios_dod.tables.tokens import take_blocks
 from helios_dod.terms import (
     EGRESS_FINISHED,
@@ -18,8 +19,10 @@ from helios_dod.terms import (
     REJECT_CONTEXT,
     REJECT_EMPTY,
     REJECT_PAGES,
+    REJECT_STOPS,
     REJECT_VOCABULARY,
     RUNNING,
+    TEXT_ALL,
     WAITING,
 )
 
@@ -37,6 +40,8 @@ def reject(world, frontend, tag, reason, value, limit):
     ring.tag[frontend, row] = tag
     ring.value[frontend, row] = value
     ring.limit[frontend, row] = limit
+    ring.shown[frontend, row] = 0
+    ring.text[frontend, row] = TEXT_ALL
     ring.top_count[frontend, row] = -1
     store_release(ring.end[frontend], 0, end + 1)
     world[0].counters.rejected += 1
@@ -62,12 +67,17 @@ def refusal(world, frontend, row):
         token = ring.words[frontend, at + i]
         if token < 0 or token >= settings.input_vocabulary:
             return REJECT_VOCABULARY, token, settings.input_vocabulary
+    if ring.stop_words[frontend, row] > 0 and world[0].pieces.token_count == 0:
+        at += prompt + 2 * ring.bias_count[frontend, row]
+        strings = ring.words[frontend, at + BLOCK_STRINGS]
+        if strings > 0:
+            return REJECT_STOPS, strings, 0
     return 0, 0, 0
 
 
 @kernel
 def copy_payload(world, frontend, source, row):
-    """Prompt, bias and stop ids of a submission into its request row."""
+    """Prompt, bias and stops of a submission into its request row."""
     ring, requests = world[0].ingress, world[0].requests
     at = payload_index(world, frontend, source)
     count = ring.prompt_count[frontend, source]
@@ -80,8 +90,7 @@ def copy_payload(world, frontend, source, row):
         requests.bias_tokens[row, i] = ring.words[frontend, at + i]
         requests.bias_values[row, i] = ring.words[frontend, at + bias + i]
     at += 2 * bias
-    for i in range(ring.stop_id_count[frontend, source]):
-        requests.stop_ids[row, i] = ring.words[frontend, at + i]
+    load_stops(world, row, ring.words[frontend], at, ring.stop_words[frontend, source])
 
 
 @kernel
@@ -121,7 +130,6 @@ def accept_submission(world, frontend, source, row):
     for i in range(EOS_MAX):
         requests.eos[row, i] = ring.eos[frontend, source, i]
     requests.bias_count[row] = ring.bias_count[frontend, source]
-    requests.stop_id_count[row] = ring.stop_id_count[frontend, source]
     take_blocks(world, row, -(-(prompt + output) // TOKEN_BLOCK))
     copy_payload(world, frontend, source, row)
     waiting_insert(world, row)
@@ -157,6 +165,8 @@ def abandon(world, frontend, row):
     ring.index[frontend, at] = 0
     ring.value[frontend, at] = 0
     ring.limit[frontend, at] = world[0].ingress.prompt_count[frontend, row]
+    ring.shown[frontend, at] = 0
+    ring.text[frontend, at] = TEXT_ALL
     ring.top_count[frontend, at] = -1
     store_release(ring.end[frontend], 0, end + 1)
     world[0].counters.cancelled += 1
@@ -236,9 +246,9 @@ def expire(world):
 
 
 @system(
-    reads="ingress.* settings.* clock.now_ns tokens.* pages.page_count",
+    reads="ingress.* settings.* clock.now_ns tokens.* pages.page_count pieces.token_count",
     writes="ingress.first ingress.words_first ingress.kind requests.* tokens.* slots.state "
-           "egress.* counters.*",
+           "stops.* egress.* counters.*",
 )
 def receive(world):
     """Drains every ingress ring at most once around; a full table leaves rows where they are."""

@@ -1,43 +1,51 @@
-"""stop: does the newest token of a lane end its request? EOS, limit, stop ids."""
+"""stop: does the newest token of a lane end its request? EOS, stops of the host, limit."""
 
 from helios_dod.limits import EOS_MAX
 from helios_dod.system import kernel, system
 from helios_dod.tables.requests import finish_request, queue_emit
+from helios_dod.tables.stops import take_stop
 from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
     FINISH_EOS,
     FINISH_LIMIT,
-    FINISH_STOP_TOKEN,
     FRAME_ACCEPTED,
     RUNNING,
     SLOT_DECODE,
+    TEXT_ALL,
 )
 
 
 @kernel
 def ending(world, row):
-    """Finish reason of a request after its newest token, or 0.
+    """Finish reason of a request after its newest token, or 0; and what of it may be shown.
 
     The device applies the same EOS and limit rules, so that a second frame in flight is
-    harmless."""
+    harmless. EOS and limit release what only began like a stop. Nothing but the limit ends an
+    output of no more than `output_minimum` tokens."""
     requests = world[0].requests
     generated = requests.token_count[row] - requests.prompt_count[row]
     token = token_at(world, row, requests.token_count[row] - 1)
-    if generated > requests.output_minimum[row]:
+    counts = generated > requests.output_minimum[row]
+    if counts:
         for i in range(EOS_MAX):
             if requests.eos[row, i] == token:
+                requests.withheld[row] = 1
+                requests.text_end[row] = TEXT_ALL
                 return FINISH_EOS
-    for i in range(requests.stop_id_count[row]):
-        if requests.stop_ids[row, i] == token:
-            return FINISH_STOP_TOKEN
+    if world[0].stops.active[row] == 1:
+        reason = take_stop(world, row, token, counts)
+        if reason != 0:
+            return reason
     if generated >= requests.output_limit[row]:
+        requests.withheld[row] = 0
+        requests.text_end[row] = TEXT_ALL
         return FINISH_LIMIT
     return 0
 
 
 @system(
-    reads="frames.* lanes.* completions.emitted tokens.ids",
-    writes="requests.* slots.state counters.finished",
+    reads="frames.* lanes.* completions.emitted tokens.ids pieces.*",
+    writes="requests.* stops.* slots.state counters.finished",
 )
 def stop(world):
     """Looks at every lane that emitted in this tick's accepted frames."""

@@ -39,6 +39,8 @@ class Requests:
     # a frame's accepted tokens that are timed and not yet delivered: up to which, 0: none; when
     stamp_end: i32["FRAMES_MAX"]
     stamp_ns: i64["FRAMES_MAX"]
+    withheld: i32  # newest generated tokens that are not shown: they end, or may become, a stop
+    text_end: i32  # bytes of text that may be shown, or TEXT_ALL
     salt: u64  # digest of the request's cache salt, 0: none
     order_ns: i64  # arrival plus priority times AGING_NS: the waiting list is in this order
     match_page: i32  # deepest cached page of its text, valid while match_epoch is pages.epoch
@@ -57,8 +59,6 @@ class Requests:
     frequency_penalty: i32
     top_logprobs: i32  # -1: none asked
     eos: i32["EOS_MAX"]  # padded with -1
-    stop_id_count: i32
-    stop_ids: i32["STOP_IDS_MAX"]
     bias_count: i32
     bias_tokens: i32["BIAS_MAX"]
     bias_values: i32["BIAS_MAX"]

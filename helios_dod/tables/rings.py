@@ -11,8 +11,8 @@ from helios_dod.system import kernel, load_acquire
 @table(rows="frontends_max")
 class Ingress:
     """Submissions and cancels, frontend to engine. A row's payload lies in `words`, contiguous:
-    prompt tokens, bias tokens, bias values (float32 bits),
-    stop ids. Float columns are float32 bits."""
+    prompt tokens, bias tokens, bias values (float32 bits), a block of stops (tables/stops.py).
+    Float columns are float32 bits."""
 
     end: i64["LINE"]
     first: i64["LINE"]
@@ -38,7 +38,7 @@ class Ingress:
     top_logprobs: i32["ingress_rows_max"]
     eos: i32["ingress_rows_max", "EOS_MAX"]
     bias_count: i32["ingress_rows_max"]
-    stop_id_count: i32["ingress_rows_max"]
+    stop_words: i32["ingress_rows_max"]  # of the block of stops; 0: none
     words_first: i64["LINE"]  # payload words before this position are free again
     words: i32["ingress_words_max"]
 
@@ -56,6 +56,8 @@ class Egress:
     token: i32["egress_rows_max"]
     # of the generated token; of a score: the prompt's position; of FINISHED: tokens generated
     index: i32["egress_rows_max"]
+    shown: i32["egress_rows_max"]  # generated tokens that may be shown
+    text: i32["egress_rows_max"]  # bytes of their text that may be shown, or TEXT_ALL
     value: i64["egress_rows_max"]  # rejection: what was asked; FINISHED: cached prompt tokens
     limit: i64["egress_rows_max"]  # rejection: what is possible
     completed_ns: i64["egress_rows_max"]  # of a timed token, else 0
