@@ -27,6 +27,8 @@ COMMANDS = {  # name -> (module, summary)
     "sign": ("helios_dod.cores.sign_command", "sign a core again, under your key or namespace"),
     "export": ("helios_dod.cores.export_command", "make a logical-resource core of a core"),
     "import": ("helios_dod.cores.import_command", "make a payload core of a core"),
+    "replay": ("helios_dod.simulation.replay_command",
+               "run a recording of the scheduler again, and say why a request waited"),
     "diff": ("helios_dod.cores.diff_command", "show what differs between two cores"),
 }
 INTERRUPTED = 130

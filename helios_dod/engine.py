@@ -13,9 +13,11 @@ from collections.abc import Callable
 import numpy as np
 
 from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.recording import Recorder
 from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.system import kernel, load_acquire
 from helios_dod.systems.retire import scores_pending
+from helios_dod.tables.rings import see_rings
 from helios_dod.terms import FRAME_SUBMITTED, FREE, SLOT_DRAINING
 
 IDLE_WAIT_S = 0.5  # an idle engine looks around this often, should a wake-up ever be missed
@@ -23,10 +25,12 @@ IDLE_WAIT_S = 0.5  # an idle engine looks around this often, should a wake-up ev
 
 @kernel
 def begin(world, now_ns, finished_sequence):
-    """Time and fences enter the world; frames not yet launched have a larger sequence."""
+    """Time, fences and the rings' positions enter the world, and nowhere else; frames not yet
+    launched have a larger sequence."""
     world[0].clock.tick += 1
     world[0].clock.now_ns = now_ns
     world[0].frames.finished_sequence = finished_sequence
+    see_rings(world)
 
 
 @kernel
@@ -101,6 +105,7 @@ class Engine:
         self._ends = np.zeros(len(world[0]["egress"]["kind"]), np.int64)
         self._seen = self._ends.copy()
         self.failure: DeviceError | None = None
+        self.recorder: Recorder | None = None
 
     def warm(self) -> None:
         """Compiles, or loads from the cache, everything that the loop calls. Nothing happens on a
@@ -114,9 +119,13 @@ class Engine:
     def step(self) -> bool:
         """One tick and its launches. True if a frame was launched."""
         begin(self.world, self.clock(), self._poll())
+        if self.recorder is not None:
+            self.recorder.begin()
         if tick_first(self.world):
             self.stamp()
         tick_rest(self.world)
+        if self.recorder is not None:
+            self.recorder.end()
         return self.launch()
 
     def stamp(self) -> None:

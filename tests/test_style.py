@@ -46,13 +46,14 @@ MAY_IMPORT = {
     "edges": (*BASE, "tables"),
     "systems": (*BASE, "tables", "systems"),
     "schedule": (*BASE, "tables", "systems"),
-    "engine": (*BASE, "tables", "systems", "schedule", "world", "executors.base"),
+    "recording": (*BASE, "code_cache", "tables", "schedule", "world"),
+    "engine": (*BASE, "tables", "systems", "schedule", "world", "executors.base", "recording"),
     "executors": (*BASE, "tables", "world", "contract.prepared", "executors"),
     "contract": ("limits", "errors", "contract"),
     "cores": ("limits", "errors", "folders", "progress", "contract", "cores", "ignition"),
     "frontend": (*BASE, "edges", "world", "contract", "cores", "frontend"),
-    "runtime": (*BASE, "progress", "tables", "systems", "schedule", "world", "edges", "engine",
-                "executors", "contract", "cores", "runtime"),
+    "runtime": (*BASE, "progress", "recording", "tables", "systems", "schedule", "world", "edges",
+                "engine", "executors", "contract", "cores", "runtime"),
 }
 MAY_IMPORT_WIRE = ("contract", "cores", "ignition", "simulation")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from helios_dod.compiling import compile_line
 from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.recording import TICKS, Recorder
 from helios_dod.runtime.native_model import NativeModel, Plan, note_weights
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.runtime.selection import Options, selection_options
@@ -40,6 +41,9 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     def notify(frontend: int) -> None:
         os.eventfd_write(wake_frontends[frontend], 1)
 
+    if options.record is not None:
+        engine.recorder = Recorder(engine.world, made.selection.limits.name,
+                                   options.record_ticks or TICKS)
     failed: list[DeviceError] = []
 
     def stop() -> bool:
@@ -49,9 +53,16 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
             return True
         return options.stopping()
 
+    ended = "stopped"
     try:
         engine.run(stop, wake_engine, notify)
+        ended = f"device error: {failed[0]}" if failed else ended
+    except BaseException as error:
+        ended = f"{type(error).__name__}: {error}"
+        raise
     finally:
+        if engine.recorder is not None and options.record is not None:
+            engine.recorder.save(options.record, ended)
         executor.close()
     if failed:
         raise failed[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 def never() -> bool:
@@ -27,5 +28,7 @@ class EngineOptions:
     history_drafting: bool = False  # proposals copied from a request's own text
     queue_capacity: int = 0  # requests that wait for a slot
     trust_weights: bool = False  # not compared with their signed digests
+    record: Path | None = None  # where the last ticks are written when the engine ends
+    record_ticks: int = 0  # 0: the recorder's default
     stopping: Callable[[], bool] = never  # True: end, after draining the device
     ready: Callable[[], None] = nothing  # call once, when requests are served

@@ -78,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time of a program of the simulated executor (default %(default)s)")
     add("--token-us", type=float, default=0.0, metavar="US",
         help="and of each of its tokens (default %(default)s)")
+    add("--record", type=Path, metavar="FILE",
+        help="keep the last ticks of the scheduler and write them when the engine ends, "
+             "for `helios replay`")
+    add("--record-ticks", type=int, default=0, metavar="N",
+        help="ticks to keep at most (default: 100000)")
     add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"],
         help="capacity of the scheduler's tables (default: the smallest that fits)")
     add("--drain-seconds", type=int, default=30, metavar="S",
@@ -171,7 +176,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
         engine = partial(run_engine, planner=simulated(args))
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
-                 "speculative_width"):
+                 "speculative_width", "record_ticks"):
         if getattr(args, name) < 0:
             raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
                             f"got {getattr(args, name)}")
@@ -185,6 +190,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,
                 trust_weights=args.trust_weights, speculative_width=args.speculative_width,
-                history_drafting=args.history_drafting))
+                history_drafting=args.history_drafting,
+                record=args.record and args.record.absolute(), record_ticks=args.record_ticks))
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -1,7 +1,7 @@
 """receive: ingress rings -> requests; cancels; deadlines."""
 
 from helios_dod.limits import EOS_MAX, NO_ROW, TOKEN_BLOCK
-from helios_dod.system import kernel, load_acquire, store_release, system
+from helios_dod.system import kernel, store_release, system
 from helios_dod.tables.requests import finish_request, take_request, waiting_insert
 from helios_dod.tables.rings import egress_room, payload_index
 from helios_dod.tables.stops import BLOCK_STRINGS, load_stops
@@ -256,7 +256,7 @@ def receive(world):
     rows = ring.kind.shape[1]
     for frontend in range(ring.kind.shape[0]):
         first = ring.first[frontend, 0]
-        count = load_acquire(ring.end[frontend], 0) - first
+        count = ring.seen[frontend] - first
         assert 0 <= count <= rows
         taken = 0
         for i in range(count):

@@ -1,7 +1,8 @@
 """Ingress and egress: one single-producer single-consumer pair per frontend.
 
 Positions (`first`, `end`) only grow; row = position modulo capacity. The producer alone writes
-`end`, with release; the consumer alone writes `first`, with release.
+`end`, with release; the consumer alone writes `first`, with release. The engine looks at the
+frontends' positions once a tick, before it: `seen` is all that its systems know of them.
 """
 
 from helios_dod.schema import i32, i64, table, u8, u64
@@ -16,6 +17,7 @@ class Ingress:
 
     end: i64["LINE"]
     first: i64["LINE"]
+    seen: i64  # `end` when this tick began
     kind: u8["ingress_rows_max"]
     flags: u8["ingress_rows_max"]
     tag: i64["ingress_rows_max"]
@@ -50,6 +52,7 @@ class Egress:
 
     end: i64["LINE"]
     first: i64["LINE"]
+    seen: i64  # `first` when this tick began
     kind: u8["egress_rows_max"]
     reason: u8["egress_rows_max"]  # finish or rejection
     tag: i64["egress_rows_max"]
@@ -71,8 +74,16 @@ class Egress:
 def egress_room(world, frontend):
     """Events that the frontend's ring can take now."""
     ring = world[0].egress
-    return ring.kind.shape[1] - (
-        ring.end[frontend, 0] - load_acquire(ring.first[frontend], 0))
+    return ring.kind.shape[1] - (ring.end[frontend, 0] - ring.seen[frontend])
+
+
+@kernel
+def see_rings(world):
+    """Reads every position that a frontend owns, for the tick that begins."""
+    ingress, egress = world[0].ingress, world[0].egress
+    for frontend in range(ingress.seen.shape[0]):
+        ingress.seen[frontend] = load_acquire(ingress.end[frontend], 0)
+        egress.seen[frontend] = load_acquire(egress.first[frontend], 0)
 
 
 @kernel

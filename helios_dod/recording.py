@@ -1,0 +1,282 @@
+"""The flight recorder: the last ticks' inputs, and a world that can run them again.
+
+A tick is a function of the world and of what enters it before the tick: time, fences, the rings'
+positions and new rows, and the completions of finished frames. The recorder keeps these for the
+newest ticks, and a second world, the tail, in the state before the oldest of them: an entry that
+leaves is executed on the tail, so memory is bounded and nothing is ever copied whole while serving.
+"""
+
+import hashlib
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import zstandard
+
+from helios_dod.code_cache import PACKAGE, sources_digest
+from helios_dod.errors import UserError
+from helios_dod.limits import SIZES
+from helios_dod.schedule import tick_first, tick_rest
+from helios_dod.terms import FRAME_SUBMITTED
+from helios_dod.world import boot, restore, snapshot
+
+FORMAT = 1
+TICKS = 100_000
+MEMORY_BYTES = 256 << 20
+# Written by frontends, the device or the loop; all else of a world is a tick's own doing.
+EDGES = {"ingress": ("*",), "completions": ("*",), "egress": ("first",), "frames": ("error",)}
+TOP_COLUMNS = ("top_tokens", "top_logprobs")
+PACKED_COLUMNS = ("scores",)
+
+
+class Row(msgspec.Struct, array_like=True):
+    """A new row of an ingress ring: the columns in the table's order, and the payload's words."""
+
+    frontend: int
+    row: int
+    columns: list[bytes]
+    payload: bytes
+
+
+class Finished(msgspec.Struct, array_like=True):
+    """The completion of a frame: the columns in the table's order, rows of its lanes only."""
+
+    frame: int
+    columns: list[bytes]
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """All that entered one tick from outside, and a check of what the tick decided."""
+
+    now_ns: int
+    finished_sequence: int
+    errors: bytes
+    ingress_seen: bytes
+    egress_seen: bytes
+    rows: list[Row]
+    finished: list[Finished]
+    completed_ns: int = 0  # the time of observed tokens, which is read inside the tick
+    decisions: int = 0
+    nbytes: int = 0
+
+
+class File(msgspec.Struct):
+    """A recording."""
+
+    version: int
+    limits: str
+    sources: str  # digest of the code that ran
+    tail: bytes  # the world before the first entry
+    entries: list[Entry]
+    digest: str  # of the world after the last entry, edges left out
+    ended: str  # why the recording ended
+
+
+class Divergence(Exception):
+    """Running the inputs again decided otherwise."""
+
+
+@dataclass
+class Inputs:
+    """The columns of one world through which things enter."""
+
+    world: np.ndarray
+
+    def __post_init__(self) -> None:
+        w = self.world[0]
+        self.ingress, self.egress = w["ingress"], w["egress"]
+        self.frames, self.clock, self.done = w["frames"], w["clock"], w["completions"]
+        rows = self.ingress["kind"].shape[1]
+        self.row_columns = [self.ingress[name] for name in self.ingress.dtype.names
+                            if name != "words" and self.ingress[name].shape[1:2] == (rows,)]
+        self.done_columns = {name: self.done[name] for name in self.done.dtype.names}
+        self.wants_top = w["requests"]["top_logprobs"]
+        self.lane_slot, self.slot_request = w["lanes"]["slot"], w["slots"]["request"]
+        self.counters = w["counters"]
+
+    def read(self, before: np.ndarray) -> Entry:
+        """The entry of the tick that begins. before: ingress positions that the last tick saw."""
+        seen = self.ingress["seen"]
+        rows = [self._row(frontend, position)
+                for frontend in np.nonzero(seen != before)[0].tolist()
+                for position in range(int(before[frontend]), int(seen[frontend]))]
+        sequence = int(self.frames["finished_sequence"])
+        ended = (self.frames["state"] == FRAME_SUBMITTED) & (self.frames["sequence"] <= sequence)
+        entry = Entry(
+            int(self.clock["now_ns"]), sequence, self.frames["error"].tobytes(), seen.tobytes(),
+            self.egress["seen"].tobytes(), rows,
+            [self._finished(frame) for frame in np.nonzero(ended)[0].tolist()])
+        entry.nbytes = 256 + sum(
+            64 + len(row.payload) + sum(map(len, row.columns)) for row in rows) + sum(
+            64 + sum(map(len, done.columns)) for done in entry.finished)
+        return entry
+
+    def _row(self, frontend: int, position: int) -> Row:
+        row = position % self.ingress["kind"].shape[1]
+        start, end = self.ingress["payload"][frontend, row], self.ingress["payload_end"][frontend,
+                                                                                          row]
+        at = int(start) % self.ingress["words"].shape[1]
+        return Row(frontend, row, [column[frontend, row].tobytes() for column in self.row_columns],
+                   self.ingress["words"][frontend, at:at + int(end - start)].tobytes())
+
+    def extent(self, frame: int, name: str) -> int:
+        """Rows of a completion column that mean something; scalars of a frame have none."""
+        lanes = int(self.frames["lane_count"][frame])
+        if name in PACKED_COLUMNS:
+            return int(self.frames["packed_count"][frame])
+        if name in TOP_COLUMNS:
+            requests = self.slot_request[self.lane_slot[frame, :lanes]]
+            live = requests[requests < len(self.wants_top)]
+            return lanes if (self.wants_top[live] >= 0).any() else 0
+        return lanes
+
+    def _finished(self, frame: int) -> Finished:
+        return Finished(frame, [
+            (column[frame, :self.extent(frame, name)] if column.ndim > 1 else column[frame])
+            .tobytes() for name, column in self.done_columns.items()])
+
+    def write(self, entry: Entry) -> None:
+        """Lets an entry's inputs enter this world, as they entered the recorded one."""
+        self.clock["tick"] += 1
+        self.clock["now_ns"] = entry.now_ns
+        self.frames["finished_sequence"] = entry.finished_sequence
+        self.frames["error"][:] = np.frombuffer(entry.errors, np.int32)
+        self.ingress["seen"][:] = np.frombuffer(entry.ingress_seen, np.int64)
+        self.egress["seen"][:] = np.frombuffer(entry.egress_seen, np.int64)
+        for row in entry.rows:
+            for column, data in zip(self.row_columns, row.columns, strict=True):
+                place = column[row.frontend, row.row:row.row + 1]
+                place[...] = np.frombuffer(data, column.dtype).reshape(place.shape)
+            words = np.frombuffer(row.payload, np.int32)
+            at = int(self.ingress["payload"][row.frontend, row.row]) % (
+                self.ingress["words"].shape[1])
+            self.ingress["words"][row.frontend, at:at + len(words)] = words
+        for done in entry.finished:
+            for (name, column), data in zip(self.done_columns.items(), done.columns, strict=True):
+                place = (column[done.frame, :self.extent(done.frame, name)] if column.ndim > 1
+                         else column[done.frame:done.frame + 1])
+                place[...] = np.frombuffer(data, column.dtype).reshape(place.shape)
+
+    def decisions(self) -> int:
+        """A check of what a tick did: counters, frames and their lanes."""
+        check = zlib.crc32(self.counters.tobytes())
+        for frame, count in enumerate(self.frames["lane_count"].tolist()):
+            check = zlib.crc32(self.lane_slot[frame, :count].tobytes(), check)
+        for name in ("state", "program", "sequence"):
+            check = zlib.crc32(self.frames[name].tobytes(), check)
+        return check
+
+
+def edgeless_digest(world: np.ndarray) -> str:
+    """Hex SHA-256 of all that ticks alone write."""
+    digest = hashlib.sha256()
+    for table in world.dtype.names or ():
+        left_out = EDGES.get(table, ())
+        for column in world.dtype[table].names or ():
+            if column not in left_out and "*" not in left_out:
+                digest.update(np.ascontiguousarray(world[0][table][column]).data)
+    return digest.hexdigest()
+
+
+class Recorder:
+    """Records an engine's world. ticks, memory_bytes: what is kept at most."""
+
+    def __init__(self, world: np.ndarray, limits_name: str, ticks: int = TICKS,
+                 memory_bytes: int = MEMORY_BYTES) -> None:
+        self.limits_name, self.ticks, self.memory_bytes = limits_name, ticks, memory_bytes
+        self.inputs = Inputs(world)
+        self.tail = Inputs(boot(SIZES[limits_name]))
+        restore(self.tail.world, snapshot(world))
+        self.entries: deque[Entry] = deque()
+        self.nbytes = 0
+        self.before = world[0]["ingress"]["seen"].copy()
+        self.broken = ""  # why recording stopped; serving goes on
+
+    def begin(self) -> None:
+        """Call between the engine's `begin` and its tick."""
+        if self.broken:
+            return
+        entry = self.inputs.read(self.before)
+        self.before[:] = self.inputs.ingress["seen"]
+        self.entries.append(entry)
+        self.nbytes += entry.nbytes
+
+    def end(self) -> None:
+        """Call after the tick. An old tick that does not run again as it ran ends the recording."""
+        if self.broken:
+            return
+        self.entries[-1].completed_ns = int(self.inputs.clock["completed_ns"])
+        self.entries[-1].decisions = self.inputs.decisions()
+        while len(self.entries) > self.ticks or (
+                self.nbytes > self.memory_bytes and len(self.entries) > 1):
+            oldest = self.entries.popleft()
+            self.nbytes -= oldest.nbytes
+            try:
+                run_again(self.tail, oldest)
+            except (Divergence, AssertionError) as error:
+                self.broken = f"recording stopped: {error}"
+                print(self.broken, file=sys.stderr)
+                return
+
+    def save(self, path: Path, ended: str) -> None:
+        """Writes the recording, beside first. ended: why. Raises UserError."""
+        if self.broken:
+            raise UserError(f"{path}: not written, {self.broken}")
+        file = File(FORMAT, self.limits_name, code_digest(), snapshot(self.tail.world),
+                    list(self.entries), edgeless_digest(self.inputs.world), ended)
+        fresh = path.with_name(path.name + ".partial")
+        fresh.write_bytes(zstandard.compress(msgspec.msgpack.encode(file), 3))
+        fresh.replace(path)
+
+
+def code_digest() -> str:
+    """Digest of the sources that a tick is made from."""
+    return sources_digest(PACKAGE / "schedule.py")
+
+
+def run_again(inputs: Inputs, entry: Entry) -> None:
+    """One recorded tick on another world. Raises Divergence."""
+    inputs.write(entry)
+    if tick_first(inputs.world):
+        inputs.clock["completed_ns"] = entry.completed_ns
+    tick_rest(inputs.world)
+    if entry.decisions != inputs.decisions():
+        raise Divergence(f"tick {int(inputs.clock['tick'])} decided otherwise than recorded")
+
+
+def load(path: Path) -> File:
+    """Reads a recording. Raises UserError."""
+    try:
+        data = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
+        file = msgspec.msgpack.decode(data, type=File)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+        raise UserError(f"{path}: not a recording ({error})") from None
+    for field, expected, got in (
+            ("version", FORMAT, file.version), ("sources", code_digest(), file.sources)):
+        if expected != got:
+            raise UserError(f"{path}: {field}: expected {expected}, got {got}; a recording runs "
+                            "only with the code that made it")
+    if file.limits not in SIZES:
+        raise UserError(f"{path}: limits: expected one of {', '.join(SIZES)}, got {file.limits}")
+    return file
+
+
+def replay(file: File) -> Iterator[np.ndarray]:
+    """The world after each recorded tick. Raises Divergence, or what the recorded tick raised."""
+    world = boot(SIZES[file.limits])
+    if len(file.tail) != world.nbytes:
+        raise UserError(f"tail: expected {world.nbytes} bytes, got {len(file.tail)}")
+    restore(world, file.tail)
+    inputs = Inputs(world)
+    for entry in file.entries:
+        run_again(inputs, entry)
+        yield world
+    if edgeless_digest(world) != file.digest:
+        raise Divergence("the world after the last tick is not the recorded one")

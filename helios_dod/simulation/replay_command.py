@@ -1,0 +1,89 @@
+"""`helios replay FILE`."""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from helios_dod.errors import UserError
+from helios_dod.limits import NO_ROW
+from helios_dod.recording import Divergence, load, replay
+from helios_dod.simulation.waits import find_request, why
+from helios_dod.terms import FREE
+
+SHOWN = 20  # requests that the summary lists
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `helios replay`."""
+    parser.add_argument("file", type=Path, help="what `helios serve --record FILE` wrote")
+    parser.add_argument("--request", type=int, metavar="TAG",
+                        help="say for this request why it waited at each tick")
+    parser.add_argument("--frontend", type=int, default=0, metavar="ROW",
+                        help="the HTTP worker that it came through (default %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: every tick ran again to the same decisions, and to the same world. Raises UserError."""
+    file = load(args.file)
+    lines = Timeline() if args.request is None else Timeline(args.request, args.frontend)
+    ended = ""
+    try:
+        for world in replay(file):
+            lines.see(world)
+    except (Divergence, AssertionError) as error:
+        ended = f"tick {lines.tick + 1}: {error}"
+    lines.finish()
+    print(f"recording ended: {file.ended}")
+    if ended:
+        print(f"replay ended at {ended}")
+        return 1
+    print(f"{len(file.entries)} ticks ran again to the same decisions\ndigest {file.digest}")
+    return 0
+
+
+class Timeline:
+    """Prints a request's spans of equal reasons, or without one, which requests there were."""
+
+    def __init__(self, tag: int | None = None, frontend: int = 0) -> None:
+        self.tag, self.frontend = tag, frontend
+        self.tick = 0
+        self.reason = ""
+        self.first = self.last = (0, 0)  # tick, now_ns
+        self.seen: Counter[tuple[int, int]] = Counter()
+
+    def see(self, world: np.ndarray) -> None:
+        """Looks at the world after a tick."""
+        clock, requests = world[0]["clock"], world[0]["requests"]
+        self.tick = int(clock["tick"])
+        if self.tag is None:
+            for row in np.nonzero(requests["state"] != FREE)[0].tolist():
+                self.seen[int(requests["frontend"][row]), int(requests["tag"][row])] += 1
+            return
+        row = find_request(world, self.tag, self.frontend)
+        reason = "" if row == NO_ROW else why(world, row)
+        now = (self.tick, int(clock["now_ns"]))
+        if reason != self.reason:
+            self.show()
+            self.reason, self.first = reason, now
+        self.last = now
+        self.seen[self.frontend, self.tag] += row != NO_ROW
+
+    def show(self) -> None:
+        """Prints the span that has ended."""
+        if self.reason:
+            span = (self.last[1] - self.first[1]) / 1e6
+            print(f"ticks {self.first[0]}-{self.last[0]} ({span:.3f} ms): {self.reason}")
+
+    def finish(self) -> None:
+        """The last span, or the summary. Raises UserError for a request that was never there."""
+        if self.tag is None:
+            for (frontend, tag), ticks in self.seen.most_common(SHOWN):
+                print(f"--frontend {frontend} --request {tag}: {ticks} ticks")
+            if len(self.seen) > SHOWN:
+                print(f"and {len(self.seen) - SHOWN} more requests")
+            return
+        self.show()
+        if not self.seen[self.frontend, self.tag]:
+            raise UserError(f"--request {self.tag}: not seen in frontend {self.frontend}")

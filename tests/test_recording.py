@@ -1,0 +1,147 @@
+"""The flight recorder: what it keeps runs again to the same bytes, and says why requests waited."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import numpy as np
+import pytest
+from server_harness import running
+from test_server_real import command, make
+
+from helios_dod.cli import main
+from helios_dod.edges import Submission
+from helios_dod.errors import UserError
+from helios_dod.recording import Divergence, Recorder, load, replay
+from helios_dod.simulation.simulator import Simulator
+
+SEEDS = range(40, 52)
+
+
+def recorded(tmp_path, seed, run=400, **limits):
+    """A simulator that was recorded, and the file."""
+    simulator = Simulator(seed, walked=False)
+    recorder = simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN", **limits)
+    simulator.run(run)
+    path = tmp_path / "file"
+    recorder.save(path, "stopped")
+    return recorder, path
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_recording_runs_again(tmp_path, seed):
+    recorder, path = recorded(tmp_path, seed, ticks=150)
+    assert not recorder.broken
+    file = load(path)
+    assert len(file.entries) == 150, "older ticks moved to the tail"
+    assert sum(1 for _ in replay(file)) == 150
+
+
+def test_memory_is_bounded(tmp_path):
+    recorder, path = recorded(tmp_path, 3, memory_bytes=20_000)
+    assert recorder.nbytes <= 20_000 and not recorder.broken
+    assert 0 < len(load(path).entries) < 400
+    assert list(replay(load(path)))
+
+
+@pytest.mark.parametrize("change", ["time", "row", "token", "world"])
+def test_other_inputs_are_noticed(tmp_path, change):
+    file = load(recorded(tmp_path, 5)[1])
+    entry = next(e for e in file.entries if (e.rows if change == "row" else e.finished))
+    if change == "time":
+        entry.finished_sequence -= 1
+    elif change == "row":
+        entry.rows.pop()
+    elif change == "token":
+        done = entry.finished[0]
+        done.columns = [bytes(len(column)) for column in done.columns]
+    else:
+        file.digest = "0" * 64
+    with pytest.raises((Divergence, AssertionError)):
+        list(replay(file))
+
+
+def test_a_broken_recording_does_not_stop_the_engine(tmp_path, capsys):
+    simulator = Simulator(5, walked=False)
+    recorder = simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN", ticks=20)
+    for _ in range(60):
+        simulator.tick()
+    recorder.entries[0].decisions ^= 1
+    simulator.run(50)
+    assert "decided otherwise than recorded" in capsys.readouterr().err
+    with pytest.raises(UserError, match="not written, recording stopped"):
+        recorder.save(tmp_path / "file", "stopped")
+
+
+def timeline(path, capsys, *arguments):
+    assert main(["replay", str(path), *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_why_a_request_waited(tmp_path, capsys):
+    """Six requests for four slots, then one for more pages than are left."""
+    simulator = Simulator(1, walked=False)
+    simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN")
+    for tag in range(1, 7):
+        assert simulator.edge.submit(Submission(
+            tag=tag, prompt=np.arange(40 if tag == 2 else 5, dtype=np.int32), output_limit=20))
+        simulator.engine.step()
+        simulator.edge.events()
+    for _ in range(400):
+        simulator.clock.now_ns = simulator.executor.next_end() or simulator.clock.now_ns + 1
+        simulator.engine.step()
+        simulator.edge.events()
+    path = tmp_path / "file"
+    simulator.engine.recorder.save(path, "stopped")
+    everything = timeline(path, capsys)
+    assert all(f"--request {tag}:" in everything for tag in range(1, 7))
+    first, last = (timeline(path, capsys, "--request", tag) for tag in "16")
+    assert "waits for a slot" not in first and "advances (decode)" in first
+    assert "waits for a frame: all are in flight" in first
+    assert "waits for a slot: all 3 are held" in last or "waits behind" in last
+    assert last.index("waits") < last.index("advances")
+
+
+def test_an_unknown_request_is_named(tmp_path, capsys):
+    path = recorded(tmp_path, 2)[1]
+    assert main(["replay", str(path), "--request", "999999"]) == 1
+    assert "--request 999999: not seen" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing", b"\x28\xb5\x2f\xfd"])
+def test_what_is_no_recording_is_refused(tmp_path, data, capsys):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert main(["replay", str(path)]) == 1
+    assert "not a recording" in capsys.readouterr().err
+
+
+def test_a_recording_of_other_code_is_refused(tmp_path):
+    path = recorded(tmp_path, 2)[1]
+    file = load(path)
+    file.sources = "0" * 64
+    import msgspec
+    import zstandard
+    path.write_bytes(zstandard.compress(msgspec.msgpack.encode(file)))
+    with pytest.raises(UserError, match="sources: expected"):
+        load(path)
+
+
+def test_a_served_engine_is_recorded(tmp_path, monkeypatch):
+    """The rings of other processes are inputs, too."""
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    core, path = make(tmp_path, "smollm2"), tmp_path / "record"
+    with running(command(core, "--record", str(path))) as server:
+        for stream in (False, True):
+            answer = httpx.post(server.url + "/v1/chat/completions", timeout=60, json={
+                "model": "default", "max_tokens": 6, "stream": stream, "logprobs": True,
+                "messages": [{"role": "user", "content": "Hello"}]})
+            assert answer.status_code == 200
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.process.wait(60)
+    shown = subprocess.run([sys.executable, "-m", "helios_dod", "replay", str(path)],
+                           capture_output=True, text=True, check=True).stdout
+    assert "recording ended: stopped" in shown and "ran again to the same decisions" in shown
+    assert shown.count("--request") == 2
