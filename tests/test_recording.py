@@ -53,7 +53,7 @@ def test_other_inputs_are_noticed(tmp_path, change):
     if change == "time":
         entry.finished_sequence -= 1
     elif change == "row":
-        entry.rows.pop()
+        entry.rows.clear()
     elif change == "token":
         done = entry.finished[0]
         done.columns = [bytes(len(column)) for column in done.columns]
