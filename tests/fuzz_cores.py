@@ -23,6 +23,7 @@ import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from helios_dod.contract.errors import ContractError
+from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores.errors import CoreError
@@ -242,7 +243,7 @@ def body_deep(honest, files, body, rng):
 def body_huge(honest, files, body, rng):
     count = rng.choice((1000, 20_000, 100_000))
     kind = rng.randrange(3)
-    serving = body.deployment.contract if honest.carrier == "payload" else body.contract
+    serving = serving_of(honest, body)
     if kind == 0:
         serving.aliases.extend(["x"] * count)
     elif kind == 1:
@@ -324,7 +325,7 @@ def weight_lies(honest, files, body, rng):
 
 def downgraded(honest, files, body, rng):
     version = rng.choice((0, 1, 2, 3, 4, 5, 6, 7, 2**31))
-    serving = body.deployment.contract if honest.carrier == "payload" else body.contract
+    serving = serving_of(honest, body)
     if rng.random() < 0.5:
         serving.model.version = version
     elif honest.carrier == "payload":
@@ -336,7 +337,87 @@ def downgraded(honest, files, body, rng):
     return None
 
 
-SIGNED = (body_fields, body_fields, body_fields, body_bytes, body_deep, manifest_fields,
+def state_lies(honest, files, body, rng):
+    """Accesses that a graph leaves out, adds, doubles or turns round; bindings that it lacks."""
+    graph = rng.choice(serving_of(honest, body).model.graphs)
+    kind = rng.randrange(7)
+    if kind == 0:
+        graph.ClearField("states")
+    elif kind == 1:
+        for view in graph.states:
+            view.access = rng.choice((contract.READ, contract.WRITE, contract.READ_WRITE))
+    elif kind == 2:
+        del graph.states[rng.randrange(len(graph.states))]
+    elif kind == 3:
+        graph.states.add().CopyFrom(rng.choice(graph.states))
+    elif kind == 4:
+        view = rng.choice(graph.states)
+        view.offset, view.extent = rng.choice(NUMBERS), rng.choice(NUMBERS)
+    elif kind == 5:
+        graph.device_pending.CopyFrom(rng.choice(graph.states))
+        graph.device_pending.buffer = rng.randrange(40)
+    else:
+        del graph.bindings[rng.randrange(len(graph.bindings))]
+
+
+def cache_lies(honest, files, body, rng):
+    """Histories that are none of their planes, views that are none, cursors that nobody keeps."""
+    serving = serving_of(honest, body)
+    cache, kind = serving.model.cache, rng.randrange(7)
+    region = cache.regions[0]
+    if kind == 0:
+        region.kind = rng.choice(contract.HistoryKind.values())
+        region.window_tokens = rng.choice((0, 8, 2**31))
+    elif kind == 1:
+        region.compression_ratio = rng.choice(NUMBERS) % 2**32
+        cache.page_tokens = rng.choice((16, 1, 4, 65_536, 65_537))
+    elif kind == 2:
+        cache.regions.add().CopyFrom(region)
+        cache.regions[1].planes[:] = [rng.randrange(40) for _ in range(rng.randrange(3))]
+    elif kind == 3:
+        cache.tables.add(buffer=rng.choice((cache.tables[0].buffer, rng.randrange(40))),
+                         page_offset=rng.choice((0, 1, -2, 4, 5, 2000, -2**31)))
+    elif kind == 4:
+        del cache.tables[:]
+        region.page_group = rng.randrange(3)
+    elif kind == 5:
+        cache.cursor_lag_tokens = rng.choice((0, 1, -1, 2**30, 2**31 - 1))
+        graph = rng.choice(serving.model.graphs)
+        cache.cursor_state.CopyFrom(rng.choice((*graph.states, contract.StateView())))
+    else:
+        region.planes.append(rng.choice((*region.planes, rng.randrange(40), 2**32 - 1)))
+
+
+def syntax_lies(honest, files, body, rng):
+    """Markers that are no opener, template tokens without end, identities that are no text."""
+    serving = serving_of(honest, body)
+    frontend, kind = serving.model.frontend, rng.randrange(3)
+    if kind == 0:
+        frontend.tool_syntax, frontend.reasoning_syntax = (
+            contract.PARAMETER_TAGS, contract.THINK_TAGS)
+        output = frontend.output
+        output.think.open, output.think.close = "<think>", "</think>"
+        output.tags.wrapper_open = rng.choice(("<calls>", ""))
+        output.tags.typing, output.tags.unions = contract.TYPED_BY_JSON, contract.UNION_TEXT
+        output.tags.orphan = contract.ORPHAN_TEXT
+        output.call_ids = contract.CALL_ID_PREFIXED
+        output.unknown_names = contract.UNKNOWN_NAMES_DROP
+        output.think.terminals.markers.extend(
+            rng.choice((*TEXTS, "<calls>")) for _ in range(rng.randrange(3)))
+    elif kind == 1:
+        frontend.template_tokens[rng.choice((*TEXTS, "x" * 100_000))] = rng.choice(TEXTS)
+        frontend.template_tokens.update((f"t{i}", "x") for i in range(rng.choice((1, 64, 5000))))
+    else:
+        serving.cache_identity = rng.choice(TEXTS)
+
+
+def serving_of(honest, body):
+    """The contract that a body carries."""
+    return body.deployment.contract if honest.carrier == "payload" else body.contract
+
+
+SIGNED = (body_fields, body_fields, body_fields, body_bytes, body_deep, state_lies, state_lies,
+          cache_lies, cache_lies, syntax_lies, manifest_fields,
           manifest_fields, manifest_fields, manifest_bytes, other_resources, swapped_frames,
           bad_frames, bad_frames, weight_lies, downgraded)
 BOMB_NBYTES = 200 << 20

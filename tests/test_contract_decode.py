@@ -7,7 +7,12 @@ import pytest
 from helios_dod import terms
 from helios_dod.contract.decode import decode
 from helios_dod.contract.errors import ContractError
-from helios_dod.contract.manifest import COMPLETION_SHAPES, check_manifest, panel_nbytes
+from helios_dod.contract.manifest import (
+    BY_NUMBER,
+    COMPLETION_SHAPES,
+    check_manifest,
+    panel_nbytes,
+)
 from helios_dod.contract.operations import OPERATIONS
 from helios_dod.contract.sources import SOURCES
 from helios_dod.contract.strict import check_known
@@ -160,7 +165,8 @@ def test_unknown_map_entry_fields_are_refused():
 
 SERVING_CHANGES = {
     "contract.served_id": [("served_id", ""), ("served_id", "a\nb"), ("served_id", "x" * 300)],
-    "contract.cache_identity": [("cache_identity", "")],
+    "contract.cache_identity": [("cache_identity", ""), ("cache_identity", "x" * 257),
+                                ("cache_identity", "a\0b"), ("cache_identity", "a\n")],
     "contract.context_tokens": [("context_tokens", 0), ("context_tokens", 2**31)],
     "contract.prefill_tokens": [("prefill_tokens", 0), ("prefill_tokens", 17)],
     "contract.pages": [("pages", 0)],
@@ -208,6 +214,14 @@ def test_sampling_defaults(name, values):
         serving, manifest = pair()
         setattr(serving.sampling, name, value)
         refused(serving, manifest, f"contract.sampling.{name}")
+
+
+def test_template_tokens_are_bounded():
+    for tokens in ({"": "x"}, {"a b": "x"}, {"a\0": "x"}, {"x" * 257: "x"}, {"eos": "x" * 257},
+                   {f"t{i}": "x" for i in range(65)}):
+        serving, manifest = pair()
+        serving.model.frontend.template_tokens.update(tokens)
+        refused(serving, manifest, "frontend.template_tokens")
 
 
 def test_programs_and_graphs_agree():
@@ -321,8 +335,7 @@ def test_states_lie_in_their_rows():
     for change in ({"row_stride": 8}, {"extent": 5}, {"extent": 0}, {"offset": 4},
                    {"offset": 2**40}, {"buffer": 4}, {"buffer": 999}):
         serving, manifest = pair()
-        state = graph_of(serving, "decode").states.add(
-            buffer=number(manifest, "slot_limit"), row_stride=4, extent=4, access=contract.READ)
+        state = graph_of(serving, "initialize").states[0]
         decode(serving, manifest)
         for name, value in change.items():
             setattr(state, name, value)
@@ -501,12 +514,23 @@ def test_operations_name_buffers_of_the_right_kind():
         refused(serving, manifest, field)
     serving, manifest = pair()
     manifest.host_bodies[2].operations.add()
-    refused(serving, manifest, "operations[2]", "an operation")
+    refused(serving, manifest, "operations[5]", "an operation")
     serving, manifest = pair()
     select = manifest.host_bodies[2].operations[0].select_tokens
     select.ClearField("staged")
     refused(serving, manifest, "select_tokens.staged")
     select.has_staged = False
+    decode(serving, manifest)
+
+
+def test_what_a_body_reads_of_staging_is_filled():
+    for program, buffer in (("decode", "token"), ("initialize", "limit"), ("prefill", "lane")):
+        serving, manifest = pair()
+        graph = graph_of(serving, program)
+        graph.bindings.remove(binding_of(serving, manifest, program, buffer))
+        refused(serving, manifest, f"({program}).bindings", f"got none to {buffer}")
+    rows = number(manifest, "lane")
+    manifest.tables.add(name="lanes", buffer=rows, frames=2, consumer_ranks=[0])
     decode(serving, manifest)
 
 
@@ -536,7 +560,7 @@ def test_tables_cover_the_schema():
     for name, touches in OPERATIONS.items():
         fields = operations[name].message_type.fields_by_name
         operands = {field.name for field in fields.values() if field.message_type is not None}
-        named = {touch.field for touch in touches if touch.role not in ("weight", "cache")}
+        named = {touch.field for touch in touches if touch.role not in BY_NUMBER}
         assert named == operands
         for touch in touches:
             assert touch.field in fields and (not touch.flag or touch.flag in fields)

@@ -11,7 +11,7 @@ from helios_dod.contract.sources import LANE_INDEXINGS, SOURCES, elements_of
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from tests.test_contract_decode import graph_of, make_speculative, pair, refused
-from tests.tiny_core import VOCABULARY, add_buffer, number
+from tests.tiny_core import VOCABULARY, add_buffer
 
 I32_SLOTS = (wire.I32, (wire.SLOTS, 1))
 
@@ -110,78 +110,6 @@ def test_image_tensors_are_bound_by_name():
     refused(serving, manifest, "tensor")
 
 
-@pytest.mark.parametrize("kind", [
-    contract.PAGED_KEY_VALUE, contract.PAGED_LATENT, contract.SLIDING_WINDOW, contract.RECURRENT,
-    contract.CONTINUATION], ids=contract.HistoryKind.Name)
-def test_every_history_kind(kind):
-    serving, manifest = pair()
-    region = serving.model.cache.regions[0]
-    if kind in (contract.RECURRENT, contract.CONTINUATION):
-        region = serving.model.cache.regions.add(kind=kind, planes=[
-            add_buffer(manifest, "rows", wire.STATE, wire.F32, (wire.STATE_ROWS, 1), 8)])
-    region.kind = kind
-    if kind == contract.SLIDING_WINDOW:
-        region.window_tokens, region.page_group = 32, 1
-        for plane in region.planes:
-            manifest.buffers[plane].shape[0].symbol = wire.WINDOWED_PAGES
-    if kind == contract.PAGED_LATENT:
-        region.compression_ratio = 4
-    made = decode(serving, manifest).cache.regions[-1]
-    assert (made.kind, made.window_tokens, made.compression_ratio) == (
-        kind, region.window_tokens, region.compression_ratio)
-
-
-def test_page_groups_and_state_rows():
-    """Group 1 is windowed and has planes of its own; state lies in state rows."""
-    serving, manifest = pair()
-    region = serving.model.cache.regions[0]
-    region.page_group = 1
-    refused(serving, manifest, "regions[0].page_group", "0 unless SLIDING_WINDOW")
-    region.kind, region.window_tokens = contract.SLIDING_WINDOW, 32
-    refused(serving, manifest, "regions[0].planes", "CACHE buffers of WINDOWED_PAGES rows")
-    for plane in region.planes:
-        manifest.buffers[plane].shape[0].symbol = wire.WINDOWED_PAGES
-    cache = decode(serving, manifest).cache
-    assert (cache.page_bytes, cache.windowed_page_bytes) == (0, 2 * 16 * 4 * 4)
-    serving, manifest = pair()
-    serving.model.cache.regions.add(
-        kind=contract.RECURRENT, planes=[number(manifest, "page_table")])
-    manifest.buffers[number(manifest, "page_table")].shape[0].multiplier = 2
-    refused(serving, manifest, "regions[1].planes",
-            "STATE buffers of STATE_ROWS or SNAPSHOT_ROWS or SLOTS rows")
-    serving, manifest = pair()
-    serving.model.cache.regions[0].compression_ratio = 3
-    refused(serving, manifest, "regions[0].compression_ratio", "a divisor of 16")
-
-
-def test_page_updates_name_their_view():
-    serving, manifest = pair()
-    updates = next(b for graph in serving.model.graphs for b in graph.bindings
-                   if b.source == contract.PAGE_UPDATES)
-    updates.table = 1
-    refused(serving, manifest, "bindings[11] (PAGE_UPDATES to updates).table",
-            "a page-table view below 1")
-    index = add_buffer(manifest, "draft_table", wire.STATE, wire.I32, (wire.SLOTS, 1),
-                       (wire.PAGES_PER_REQUEST, 1))
-    serving.model.cache.tables.add(buffer=index, page_offset=1)
-    tables = {b.table for program in decode(serving, manifest).programs for b in program.bindings}
-    assert tables == {0, 1}
-    serving.model.graphs[0].bindings[0].table = 1
-    refused(serving, manifest, "bindings[0] (LIVE_PACKED to live_packed).table", "expected 0")
-
-
-def test_shifted_page_table_views():
-    serving, manifest = pair()
-    index = add_buffer(manifest, "draft_table", wire.STATE, wire.I32, (wire.SLOTS, 1),
-                       (wire.PAGES_PER_REQUEST, 1))
-    serving.model.cache.tables.add(buffer=index, page_offset=1)
-    serving.model.cache.cursor_lag_tokens = 1
-    cache = decode(serving, manifest).cache
-    assert cache.tables[1].page_offset == 1 and cache.cursor_lag_tokens == 1
-    serving.model.cache.tables[1].page_offset = -2000
-    refused(serving, manifest, "tables[1].page_offset")
-
-
 def test_lane_limits_and_speculative_widths():
     serving, manifest, _ = make_speculative(contract.QUERY_LENGTH)
     serving.speculative_widths.append(4)
@@ -240,97 +168,6 @@ def test_history_drafting_needs_speculation_and_copied_tokens():
         require_history(decode(serving, manifest), range(5), learned=True)
 
 
-def with_tuning():
-    serving, manifest = pair()
-    index = add_buffer(manifest, "chosen", wire.STATE, wire.I32, 4)
-    manifest.tuning.add(name="choose", body=2, outputs=[index])
-    manifest.programs[4].tuned.add(buffer=index, producer="choose")
-    graph_of(serving, "decode").tuned_bindings.add(buffer=index, producer="choose")
-    return serving, manifest, index
-
-
-def test_tuned_bindings_equal_the_execution_descriptor():
-    serving, manifest, index = with_tuning()
-    prepared = decode(serving, manifest)
-    assert prepared.programs[4].tuned == ((index, "choose"),)
-    assert prepared.tuning[0].outputs == (index,)
-    del manifest.programs[4].tuned[:]
-    refused(serving, manifest, "tuned_bindings", "as the execution descriptor says")
-    serving, manifest, index = with_tuning()
-    manifest.tuning[0].name = "other"
-    refused(serving, manifest, "producer", "got choose")
-    serving, manifest, index = with_tuning()
-    manifest.tuning[0].outputs[0] = number(manifest, "slot_limit")
-    refused(serving, manifest, "tuned_bindings[0].buffer", "an output of choose")
-
-
-@pytest.mark.parametrize("buffer, kept", [
-    ("slot", "outputs"), ("key_cache", "outputs"), ("slot_limit", "outputs"),
-    ("pending", "outputs"), ("page_table", "outputs"), ("embedding", "outputs")])
-def test_tuned_outputs_overlap_nothing(buffer, kept):
-    serving, manifest, _ = with_tuning()
-    manifest.tuning[0].outputs.append(number(manifest, buffer))
-    refused(serving, manifest, kept)
-
-
-def test_tuning_catalog():
-    for change, field in (
-        (lambda g: setattr(g, "name", ""), "name"),
-        (lambda g: setattr(g, "name", "decode"), "name"),
-        (lambda g: setattr(g, "body", 9), "body"), (lambda g: g.ClearField("outputs"), "outputs"),
-        (lambda g: g.outputs.append(999), "outputs"),
-    ):
-        serving, manifest, _ = with_tuning()
-        change(manifest.tuning[0])
-        refused(serving, manifest, f"tuning[0].{field}")
-
-
-def with_device_body():
-    serving, manifest = pair()
-    manifest.modules.add(resource_id="kernels", name="kernels")
-    body = manifest.cuda_bodies.add()
-    kernel = body.nodes.add().kernel
-    kernel.entry, kernel.grid[:], kernel.block[:] = "step", [1, 1, 1], [32, 1, 1]
-    kernel.arguments.add().address.buffer = 0
-    kernel.arguments.add().live = wire.LIVE_LANE_ROWS
-    body.nodes.add().copy.CopyFrom(wire.CudaCopy(
-        source=wire.CudaAddress(buffer=0), destination=wire.CudaAddress(
-            buffer=number(manifest, "tokens")), nbytes=4))
-    body.edges.add(before=0, after=1)
-    manifest.programs[4].cuda_body = 0
-    return serving, manifest, body
-
-
-def test_device_bodies():
-    serving, manifest, body = with_device_body()
-    prepared = decode(serving, manifest)
-    assert [p.device_body for p in prepared.programs] == [False] * 4 + [True]
-    changes = [
-        (lambda m, b: setattr(m.programs[4], "cuda_body", 1), "cuda_body"),
-        (lambda m, b: setattr(m.modules[0], "name", ""), "modules[0].name"),
-        (lambda m, b: b.ClearField("nodes"), "nodes"),
-        (lambda m, b: b.nodes.add(), "nodes[2]"),
-        (lambda m, b: b.edges.add(before=1, after=1), "edges[1]"),
-        (lambda m, b: b.edges.add(before=1, after=2), "edges[1]"),
-        (lambda m, b: setattr(b.nodes[0].kernel, "module", 1), "kernel.module"),
-        (lambda m, b: setattr(b.nodes[0].kernel, "entry", ""), "kernel.entry"),
-        (lambda m, b: b.nodes[0].kernel.grid.append(1), "kernel.grid"),
-        (lambda m, b: b.nodes[0].kernel.block.__setitem__(0, 2048), "kernel.block"),
-        (lambda m, b: setattr(b.nodes[0].kernel, "shared_nbytes", 1 << 20), "shared_nbytes"),
-        (lambda m, b: b.nodes[0].kernel.arguments.add(), "arguments[2]"),
-        (lambda m, b: setattr(b.nodes[0].kernel.arguments[0].address, "buffer", 999), "address"),
-        (lambda m, b: setattr(b.nodes[1].copy.destination, "buffer", 0), "copy.destination"),
-        (lambda m, b: setattr(b.nodes[1].copy, "nbytes", 0), "copy.nbytes"),
-        (lambda m, b: b.nodes.add().fill.CopyFrom(wire.CudaFill(
-            destination=wire.CudaAddress(buffer=number(m, "tokens")), nbytes=1, byte=256)),
-         "fill.byte"),
-    ]
-    for change, field in changes:
-        serving, manifest, body = with_device_body()
-        change(manifest, body)
-        refused(serving, manifest, field)
-
-
 def test_transport_owns_its_buffers():
     serving, manifest = pair()
     frame = add_buffer(manifest, "frame", wire.STAGING, wire.I32, 1)
@@ -385,29 +222,6 @@ def test_staging_tables_and_ranks():
     refused(serving, manifest, "ranks", "got weights")
 
 
-def test_listed_states_hold_what_the_program_writes():
-    serving, manifest = pair()
-    graph = graph_of(serving, "initialize")
-    state = graph.states.add(buffer=number(manifest, "slot_limit"), row_stride=4, extent=4,
-                             access=contract.WRITE)
-    decode(serving, manifest)
-    state.access = contract.READ
-    refused(serving, manifest, "states", "none of slot_limit")
-    graph.ClearField("states")
-    graph.state_rows_per_request = 65
-    refused(serving, manifest, "state_rows_per_request", "at most 64")
-
-
-def test_resource_dependencies():
-    serving, manifest = pair()
-    assert decode(serving, manifest).programs[4].resources == ("weights",)
-    assert decode(serving, manifest).programs[0].resources == ()
-    graph_of(serving, "decode").resource_dependencies.append("weights")
-    decode(serving, manifest)
-    graph_of(serving, "decode").resource_dependencies.append("more")
-    refused(serving, manifest, "resource_dependencies", "expected weights")
-
-
 TAGS = contract.TagSyntax(
     wrapper_open="<calls>", wrapper_close="</calls>", invoke_open="<call=", invoke_close="</call>",
     parameter_open="<p=", parameter_close="</p>", typing=contract.TYPED_BY_SCHEMA,
@@ -459,6 +273,11 @@ def test_syntax_pairings():
     refused(*frontend_of(lambda f: setattr(f, "tool_syntax", contract.MARKED_JSON)), "output.tool")
     refused(*frontend_of(lambda f: f.output.ClearField("think")), "output.think")
     refused(*frontend_of(lambda f: setattr(f.output.think, "close", "")), "output.think.close")
+    for markers in (["<call="], ["<calls>", "<calls>"], [""]):
+        refused(*frontend_of(lambda f, m=markers: f.output.think.terminals.markers.extend(m)),
+                "output.think.terminals.markers", "tool syntax, each once: <calls>")
+    kept = decode(*frontend_of(lambda f: f.output.think.terminals.markers.append("<calls>")))
+    assert kept.frontend.output.think.terminals.markers == ("<calls>",)
     refused(*frontend_of(lambda f: f.prefix_boundaries.add(
         roles=["robot"], constraint=contract.RENDER_ALWAYS)), "prefix_boundaries[1].roles")
     refused(*frontend_of(lambda f: f.prefix_boundaries.add(roles=["user"])), "constraint")

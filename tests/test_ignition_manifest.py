@@ -47,7 +47,7 @@ def test_staged_buffers_are_bound_once_where_they_are_read(name):
         assert graph.program == program.name
         read = set(live)
         for operation in operations(core.manifest, program):
-            for buffer, _, _ in buffers_of(operation):
+            for buffer, _ in buffers_of(operation):
                 assert buffer < len(core.manifest.buffers)
                 if core.manifest.buffers[buffer].kind == wire.STAGING:
                     read.add(buffer)

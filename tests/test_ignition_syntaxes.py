@@ -8,6 +8,8 @@ from ignition_fixtures import opened
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.errors import UserError
 from helios_dod.frontend.output.families.catalog import CATALOG
+from helios_dod.frontend.output.families.thinking import ended_by
+from helios_dod.frontend.output.syntax import openers_of
 from helios_dod.frontend.output.wire import selectors, to_contract
 from helios_dod.frontend.syntaxes import REASONING_NAMES, TOOL_NAMES, carries_reasoning, compose
 from helios_dod.ignition.preparation.options import Options
@@ -47,7 +49,10 @@ def test_templates_show_their_syntax(template: str) -> None:
     tool, reasoning = TEMPLATES[template]
     found = detect(template)
     assert (found.tool if found else None) == (CATALOG[tool].tool if tool else None)
-    assert (found.think if found else None) == (CATALOG[reasoning].think if reasoning else None)
+    think = CATALOG[reasoning].think if reasoning else None
+    if found and think:
+        think = ended_by(think, *openers_of(found.tool))
+    assert (found.think if found else None) == think
     if found and "<|im_start|>" in template:
         assert found.envelope.opener == "<|im_start|>assistant"
 
@@ -101,9 +106,9 @@ def test_a_person_s_choice_wins() -> None:
     assert detect(template, "none", "none") is None
     chosen = detect(template, "function_tags")
     assert chosen and chosen.tool == CATALOG["function_tags"].tool
-    assert chosen.think == CATALOG["think_tag_lines"].think
+    assert chosen.think == ended_by(CATALOG["think_tag_lines"].think, "<tool_call>")
     kept = compose("none", None, detect(template))
-    assert kept and kept.tool is None and kept.think
+    assert kept and kept.tool is None and kept.think == CATALOG["think_tag_lines"].think
     for option, names in (("--tool-syntax", ("nothing", None)),
                           ("--reasoning-syntax", (None, "bare_json"))):
         with pytest.raises(UserError, match=option):

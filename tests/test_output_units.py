@@ -16,7 +16,7 @@ from helios_dod.frontend.output.output import call_id
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.schemas import ToolSet
 from helios_dod.frontend.output.start import start_state
-from helios_dod.frontend.output.syntax import OutputSyntax, ThinkSyntax
+from helios_dod.frontend.output.syntax import OutputSyntax, ThinkSyntax, openers_of
 from helios_dod.frontend.output.terms import (
     ARGUMENTS,
     BEGIN,
@@ -28,6 +28,7 @@ from helios_dod.frontend.output.terms import (
 )
 from helios_dod.frontend.output.values import by_schema, escape_cut, json_or_text
 from helios_dod.frontend.output.wire import from_contract, selectors, to_contract
+from helios_dod.frontend.syntaxes import without_tools
 
 
 def value(schema, text, json_first=True, python=False, **root):
@@ -143,6 +144,10 @@ def test_bad_syntax_data_is_refused():
     message.tags.parameter_open = "<tool_call>"
     with pytest.raises(UserError, match="told apart"):
         from_contract(message)
+    message = to_contract(CATALOG["function_tags"], contract_pb2.OutputSyntax())
+    message.think.terminals.markers.append("<function=")
+    with pytest.raises(UserError, match=r"one of <tool_call>, got '<function='"):
+        from_contract(message)
     message = to_contract(CATALOG["xtml"], contract_pb2.OutputSyntax())
     message.think.open, message.think.close = "<a>", "</a>"
     with pytest.raises(UserError, match="own reasoning"):
@@ -170,6 +175,25 @@ def test_a_new_syntax_is_only_data():
     result = gather(parse(syntax, "(((hm)))Hi [[calls@call f>@set x>1@done@endcalls]]"))
     assert (result.reasoning, result.content) == ("hm", "Hi ")
     assert [(call.name, call.arguments) for call in result.calls] == [("f", '{"x": "1"}')]
+
+
+@pytest.mark.parametrize("name", [name for name, s in CATALOG.items() if s.tool and s.think])
+def test_what_ends_reasoning_is_data(name):
+    """An opener ends reasoning where it is declared; cores of before the field declare them all."""
+    syntax = CATALOG[name]
+    assert syntax.think.terminals.markers == openers_of(syntax.tool) != ()
+    message = to_contract(syntax, contract_pb2.OutputSyntax())
+    message.think.ClearField("terminals")
+    assert from_contract(message) == syntax
+    message.think.terminals.SetInParent()
+    never = from_contract(message)
+    assert never.think.terminals.markers == ()
+    assert without_tools(syntax).think.terminals.markers == ()
+    for opener in openers_of(syntax.tool):
+        text = f"hm{opener}"
+        reasoning = gather(parse(never, text, start=Start.REASONING)).reasoning
+        assert reasoning == text
+        assert gather(parse(syntax, text, start=Start.REASONING)).reasoning == "hm"
 
 
 def test_wrapping_newlines_are_data():

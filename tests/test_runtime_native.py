@@ -18,7 +18,7 @@ from helios_dod.runtime.native_model import NativeModel, RankPeers, plan
 from helios_dod.runtime.selection import Options, SelectionError
 from helios_dod.server.bootstrap import Bootstrap
 from helios_dod.server.launch import Server
-from tests.tiny_core import add_buffer, make_prepared
+from tests.tiny_core import add_buffer, make_prepared, number
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +123,10 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
         NativeModel.load(make(tmp_path, image), OPTIONS, Recorder())
 
     def device(manifest, serving):
-        manifest.cuda_bodies.add().nodes.add().fill.CopyFrom(wire.CudaFill(
-            destination=wire.CudaAddress(buffer=15), nbytes=4))
+        nodes = manifest.cuda_bodies.add().nodes
+        for name in ("pending", "page_table"):
+            place = wire.CudaAddress(buffer=number(manifest, name))
+            nodes.add().copy.CopyFrom(wire.CudaCopy(source=place, destination=place, nbytes=4))
         manifest.programs[4].cuda_body = 0
 
     with pytest.raises(ContractError, match=r"\(decode\)\.body: .* host, got CUDA nodes"):
@@ -132,7 +134,9 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
 
     def tuned(manifest, serving):
         index = add_buffer(manifest, "chosen", wire.STATE, wire.I32, 4)
-        manifest.tuning.add(name="choose", body=2, outputs=[index])
+        manifest.cuda_bodies.add().nodes.add().fill.CopyFrom(wire.CudaFill(
+            destination=wire.CudaAddress(buffer=index), nbytes=4))
+        manifest.tuning.add(name="choose", cuda_body=0, outputs=[index])
         manifest.programs[4].tuned.add(buffer=index, producer="choose")
         serving.model.graphs[4].tuned_bindings.add(buffer=index, producer="choose")
 

@@ -76,6 +76,14 @@ def make_manifest():
     step.operations.add().embed.CopyFrom(wire.Embed(
         rows=wire.ROWS_PACKED, index=at("tokens"), table=number(manifest, "embedding"),
         output=at("hidden")))
+    step.operations.add().update_page_table.CopyFrom(wire.UpdatePageTable(
+        count=at("update_count"), updates=at("updates"), table=at("page_table")))
+    step.operations.add().cache_write.CopyFrom(wire.CacheWrite(
+        key=at("hidden"), value=at("hidden"), position=at("position"), lane=at("lane"),
+        slot=at("slot"), table=at("page_table"), key_cache=number(manifest, "key_cache"),
+        value_cache=number(manifest, "value_cache"), head=WIDTH))
+    step.operations.add().scatter_rows.CopyFrom(wire.ScatterRows(
+        source=at("tokens"), slot=at("slot"), destination=at("pending")))
     for name, operation, packed, body in (
         ("initialize", wire.INITIALIZE, 4, 0), ("initialize_histogram", wire.INITIALIZE, 4, 1),
         ("prefill", wire.PREFILL, 16, 2), ("mixed", wire.MIXED, 16, 2),
@@ -107,6 +115,19 @@ LIVE = ("live_packed", "live_lanes", "live_sampled", "slot", "generation")
 STEP = (*LIVE, "query_length", "consumed", "token", "position", "lane", "update_count", "updates")
 
 
+STATES = (  # of each body: buffer, bytes of a row, access
+    [("slot_limit", 4, contract.WRITE)],
+    [("slot_limit", 4, contract.WRITE), ("slot_histogram", 4 * VOCABULARY, contract.WRITE)],
+    [("pending", 4, contract.READ_WRITE), ("page_table", 0, contract.READ_WRITE)],
+)
+
+
+def list_states(graph, manifest, body):
+    """Appends the views that a graph of this body lists; whole rows."""
+    for name, row, access in STATES[body]:
+        graph.states.add(buffer=number(manifest, name), row_stride=row, extent=row, access=access)
+
+
 def add_graph(model, manifest, program, names):
     """Appends the GraphContract of a program that binds the named buffers."""
     graph = model.graphs.add(program=program.name, operation=program.operation)
@@ -114,6 +135,7 @@ def add_graph(model, manifest, program, names):
         source, indexing = BINDINGS[name]
         graph.bindings.add(buffer=number(manifest, name), source=source, indexing=indexing,
                            padding=-1 if name == "slot" else 0)
+    list_states(graph, manifest, program.body)
     if program.operation in (wire.DECODE, wire.MIXED):
         graph.device_pending.CopyFrom(contract.StateView(
             buffer=number(manifest, "pending"), row_stride=4, extent=4, access=contract.READ_WRITE))

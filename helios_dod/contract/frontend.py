@@ -27,6 +27,9 @@ TOOL_KINDS: dict[int, str | None] = {
     contract.TYPED_ELEMENTS: "elements", contract.MARKED_JSON: "json",
     contract.FRAMED_CALLS: "frames",
 }
+# Fields of tool syntax data that hold openers of calls: what may end reasoning.
+OPENERS = {"tags": ("wrapper_open",), "pairs": ("call_open",), "json": ("open", "item_open")}
+NAME_MAX = 256  # of a template token's name and text
 
 
 def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
@@ -41,6 +44,7 @@ def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
     if frontend.add_bos:
         require(frontend.bos_token < model.input_vocabulary, f"{field}.bos_token",
                 f"below the input vocabulary, {model.input_vocabulary}", frontend.bos_token)
+    _check_template_tokens(frontend, f"{field}.template_tokens")
     _check_pairing(frontend, field)
     if frontend.HasField("output"):
         _check_output(frontend, f"{field}.output")
@@ -52,6 +56,17 @@ def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
         output=_freeze(frontend.output) if frontend.HasField("output") else None,
         prefix_boundaries=_prepare_boundaries(frontend, f"{field}.prefix_boundaries"),
         image=_prepare_image(model, f"{field}.image"))
+
+
+def _check_template_tokens(frontend: contract.FrontendContract, field: str) -> None:
+    """Names that a chat template can spell, and their texts."""
+    tokens = frontend.template_tokens
+    require(len(tokens) <= LIST_MAX, field, f"at most {LIST_MAX}", len(tokens))
+    for name, text in tokens.items():
+        require(name.isidentifier() and len(name) <= NAME_MAX, field,
+                f"names that templates can spell, of at most {NAME_MAX} characters", name)
+        require(len(text) <= NAME_MAX, f"{field}[{name}]", f"at most {NAME_MAX} characters",
+                len(text))
 
 
 def _check_pairing(frontend: contract.FrontendContract, field: str) -> None:
@@ -82,6 +97,18 @@ def _check_output(frontend: contract.FrontendContract, field: str) -> None:
     if thinks:
         for name in ("open", "close"):
             require(bool(getattr(output.think, name)), f"{field}.think.{name}", "a delimiter", "")
+        _check_terminals(output, f"{field}.think.terminals.markers")
+
+
+def _check_terminals(output: contract.OutputSyntax, field: str) -> None:
+    """What ends reasoning besides its closer is an opener of the declared tool syntax."""
+    kind = output.WhichOneof("tool")
+    tool = getattr(output, kind) if kind else None
+    openers = [word for name in OPENERS.get(kind or "", ()) if (word := getattr(tool, name))]
+    markers = list(output.think.terminals.markers)
+    for i, marker in enumerate(markers):
+        require(marker in openers and marker not in markers[:i], f"{field}[{i}]",
+                f"an opener of the tool syntax, each once: {', '.join(openers) or 'none'}", marker)
 
 
 def _freeze(message: Message) -> PreparedSyntax:

@@ -4,13 +4,10 @@ from helios_dod.contract.devices import transport_buffers
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.manifest import (
     ELEMENT_BYTES,
-    BodyUse,
     axes,
-    body_uses,
     buffer_at,
     describe_buffer,
     row_elements,
-    use_of,
 )
 from helios_dod.contract.prepared import (
     PreparedBinding,
@@ -19,7 +16,16 @@ from helios_dod.contract.prepared import (
     PreparedState,
 )
 from helios_dod.contract.sources import SOURCES, elements_of
+from helios_dod.contract.states import (
+    LISTED_VERSION,
+    check_pending_written,
+    covers,
+    prepare_states,
+    prepare_view,
+    span_of,
+)
 from helios_dod.contract.tuning import tuned_inputs
+from helios_dod.contract.uses import BodyUse, BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 
@@ -31,7 +37,7 @@ STATE_ROWS_MAX = 64  # of one request
 
 
 def prepare_graphs(
-    model: contract.ModelContract, manifest: wire.ExecutionManifest,
+    model: contract.ModelContract, manifest: wire.ExecutionManifest, uses: BodyUses,
 ) -> tuple[PreparedProgram, ...]:
     """One PreparedProgram for each program of the manifest, in its order."""
     graphs: dict[str, tuple[int, contract.GraphContract]] = {}
@@ -40,17 +46,18 @@ def prepare_graphs(
                 "one graph a program", graph.program)
         graphs[graph.program] = (i, graph)
     programs = []
-    uses = body_uses(manifest)
     for program in manifest.programs:
         require(program.name in graphs, "contract.model.graphs", "a graph for every program",
                 f"none for {program.name}")
         i, graph = graphs.pop(program.name)
         field = f"contract.model.graphs[{i}] ({program.name})"
         programs.append(_prepare_graph(
-            model, manifest, program, graph, use_of(uses, program), field))
+            model, manifest, program, graph, uses.of(program), field))
     for name, (i, _) in graphs.items():
         raise ContractError(f"contract.model.graphs[{i}].program",
                             "a program of the execution manifest", name)
+    if model.version >= LISTED_VERSION:
+        check_pending_written(manifest, tuple(programs))
     return tuple(programs)
 
 
@@ -70,6 +77,7 @@ def _prepare_graph(
                 "one binding a buffer", manifest.buffers[made.buffer].name)
         bound.add(made.buffer)
     _check_live_counts(manifest, bindings, field)
+    _check_staged(manifest, use, bound, field)
     _check_lengths(program, bindings, field)
     if program.operation == wire.SPECULATIVE:
         require(model.version >= SPECULATIVE_VERSION, f"{field}.operation",
@@ -77,11 +85,8 @@ def _prepare_graph(
     if model.version == 1:
         require(program.token_capacity == 1, f"{field}: token_capacity", "width 1 in version 1",
                 program.token_capacity)
-    states = tuple(
-        _prepare_state(manifest, state, f"{field}.states[{i}]")
-        for i, state in enumerate(graph.states))
-    _check_written(manifest, use, states, graph, field)
-    host, device = _prepare_pending(model, manifest, program, graph, bindings, field)
+    states = prepare_states(manifest, model.version, graph, use, field)
+    host, device = _prepare_pending(model, manifest, program, graph, bindings, states, field)
     require(graph.state_rows_per_request <= STATE_ROWS_MAX, f"{field}.state_rows_per_request",
             f"at most {STATE_ROWS_MAX}", graph.state_rows_per_request)
     return PreparedProgram(
@@ -91,34 +96,25 @@ def _prepare_graph(
         bindings=bindings, states=states, host_pending=host, device_pending=device,
         histogram=any(made.source == contract.PROMPT_HISTOGRAM for made in bindings),
         state_rows_per_request=graph.state_rows_per_request,
+        cursor=_reads_cursor(model.cache, states),
         lane_limit=program.lane_limit or min(program.draft_tokens + 1, program.token_capacity),
         device_body=program.WhichOneof("code") == "cuda_body",
         tuned=tuned_inputs(manifest, program, graph, field),
-        resources=_prepare_resources(program, graph, use, field))
+        resources=_prepare_resources(graph, use, field))
 
 
-def _check_written(
-    manifest: wire.ExecutionManifest, use: BodyUse, states: tuple[PreparedState, ...],
-    graph: contract.GraphContract, field: str,
-) -> None:
-    """Where a graph lists its state, every state buffer that its body writes is listed as such."""
-    if not states:
-        return
-    listed = {state.buffer for state in states if state.access != contract.READ}
-    if graph.HasField("device_pending"):
-        listed.add(graph.device_pending.buffer)
-    missing = sorted(use.written - listed)
-    require(not missing, f"{field}.states", "a WRITE view of every STATE that the program writes",
-            f"none of {manifest.buffers[missing[0]].name}" if missing else "")
+def _reads_cursor(cache: contract.CacheContract, states: tuple[PreparedState, ...]) -> bool:
+    """Whether a graph lists that it reads the state that the completion cursor names."""
+    view = cache.cursor_state
+    return cache.HasField("cursor_state") and covers(
+        states, (view.buffer, view.offset, view.offset + view.extent), contract.READ)
 
 
 def _prepare_resources(
-    program: wire.Program, graph: contract.GraphContract, use: BodyUse, field: str,
+    graph: contract.GraphContract, use: BodyUse, field: str,
 ) -> tuple[str, ...]:
-    """Weight resources that a host body reads; a graph that names them must name exactly those."""
+    """Weight resources that a body reads; a graph that names them must name exactly those."""
     named = tuple(sorted(graph.resource_dependencies))
-    if program.WhichOneof("code") == "cuda_body":
-        return named
     require(not named or named == use.resources, f"{field}.resource_dependencies",
             ", ".join(use.resources) or "none", ", ".join(named))
     return use.resources
@@ -198,6 +194,16 @@ def _check_live_counts(
                 f"{manifest.buffers[buffer].name}", got)
 
 
+def _check_staged(
+    manifest: wire.ExecutionManifest, use: BodyUse, bound: set[int], field: str,
+) -> None:
+    """What the body reads of host staging is filled: by a binding, the transport or a table."""
+    filled = bound | transport_buffers(manifest) | {table.buffer for table in manifest.tables}
+    for number in sorted(use.staged - filled):
+        raise ContractError(f"{field}.bindings", "a binding of each STAGING that the program reads",
+                            f"none to {manifest.buffers[number].name}")
+
+
 def _check_lengths(
     program: wire.Program, bindings: tuple[PreparedBinding, ...], field: str,
 ) -> None:
@@ -212,43 +218,27 @@ def _check_lengths(
                 "SPECULATIVE_PREFIX_LIMIT only on a SPECULATIVE program", limits)
 
 
-def _prepare_state(
-    manifest: wire.ExecutionManifest, state: contract.StateView, field: str,
-) -> PreparedState:
-    buffer = buffer_at(manifest, state.buffer, f"{field}.buffer")
-    if buffer.kind not in (wire.STATE, wire.CACHE):
-        raise ContractError(f"{field}.buffer", "a STATE or CACHE buffer", describe_buffer(buffer))
-    elements = row_elements(buffer)
-    if elements is not None:
-        row = elements * ELEMENT_BYTES[buffer.dtype]
-        if state.row_stride != row:
-            raise ContractError(f"{field}.row_stride",
-                                f"{row} bytes, a row of {describe_buffer(buffer)}",
-                                state.row_stride)
-        require(0 < state.extent <= row - min(state.offset, row), f"{field}.extent",
-                f"1 to {row} bytes, offset included", state.offset + state.extent)
-    else:
-        whole = (state.offset, state.row_stride, state.extent) == (0, 0, 0)
-        require(whole, field, "zeros: whole rows of a buffer whose width is chosen at load",
-                state.row_stride)
-    return PreparedState(state.buffer, state.offset, state.row_stride, state.extent, state.access)
-
-
 def _prepare_pending(
     model: contract.ModelContract, manifest: wire.ExecutionManifest, program: wire.Program,
-    graph: contract.GraphContract, bindings: tuple[PreparedBinding, ...], field: str,
+    graph: contract.GraphContract, bindings: tuple[PreparedBinding, ...],
+    states: tuple[PreparedState, ...], field: str,
 ) -> tuple[bool, PreparedState | None]:
     """(host owns the pending token, the device's view of it otherwise)."""
     choice = graph.WhichOneof("pending")
     if choice == "device_pending":
         require(model.version >= DEVICE_PENDING_VERSION, f"{field}.device_pending",
                 "a host-owned pending token in version 1", "a device-owned one")
-        state = _prepare_state(manifest, graph.device_pending, f"{field}.device_pending")
+        state = prepare_view(manifest, graph.device_pending, f"{field}.device_pending")
         require(state.access != contract.WRITE, f"{field}.device_pending.access",
                 "READ or READ_WRITE", contract.Access.Name(state.access))
         buffer = manifest.buffers[state.buffer]
         require(buffer.kind == wire.STATE and buffer.dtype == wire.I32,
                 f"{field}.device_pending.buffer", "a STATE of I32", describe_buffer(buffer))
+        for access in (contract.READ, contract.WRITE):
+            listed = covers(states, span_of(state), access)
+            require(listed or not state.access & access or model.version < LISTED_VERSION,
+                    f"{field}.device_pending", "a state that the graph lists with "
+                    f"{contract.Access.Name(access)}", buffer.name)
         return False, state
     if choice == "host_pending_binding":
         index = graph.host_pending_binding

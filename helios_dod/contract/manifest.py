@@ -3,7 +3,6 @@
 `execution ABI` labels do not gate loading; the declared layouts and operations do.
 """
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -48,9 +47,12 @@ ROLE_KINDS = {
     "read": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
     "index": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
     "write": (wire.STATE, wire.SCRATCH, wire.COMPLETION),
+    "update": (wire.STATE, wire.SCRATCH, wire.COMPLETION),
     "weight": (wire.WEIGHT,),
     "cache": (wire.CACHE,),
+    "store": (wire.CACHE,),
 }
+BY_NUMBER = ("weight", "cache", "store")  # the others are operands
 
 
 def check_manifest(manifest: wire.ExecutionManifest) -> None:
@@ -99,43 +101,6 @@ def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int, group: int = 
             multiplier * (page_tokens if symbol else 1) for symbol, multiplier in axes(buffer)[1:])
         for buffer in manifest.buffers
         if buffer.kind == wire.CACHE and axes(buffer)[0] == (GROUP_PAGES[group], 1))
-
-
-@dataclass(frozen=True)
-class BodyUse:
-    """What a host body touches."""
-
-    written: frozenset[int]  # STATE buffers
-    resources: tuple[str, ...]  # weight resources that it reads, sorted
-
-
-NOTHING = BodyUse(frozenset(), ())
-
-
-def body_uses(manifest: wire.ExecutionManifest) -> tuple[BodyUse, ...]:
-    """One for each host body: programs share bodies, so this is not asked for each program."""
-    kinds = [buffer.kind for buffer in manifest.buffers]
-    uses = []
-    for body in manifest.host_bodies:
-        written, weights = set(), set()
-        for operation in body.operations:
-            name = operation.WhichOneof("operation")
-            assert name is not None, "checked by check_manifest"
-            part = getattr(operation, name)
-            for touch in OPERATIONS[name]:
-                if touch.role == "weight" and (not touch.flag or getattr(part, touch.flag)):
-                    weights.add(getattr(part, touch.field))
-                elif touch.role == "write":
-                    written.add(getattr(part, touch.field).buffer)
-        uses.append(BodyUse(
-            frozenset(number for number in written if kinds[number] == wire.STATE),
-            tuple(sorted({manifest.buffers[number].resource_id for number in weights}))))
-    return tuple(uses)
-
-
-def use_of(uses: tuple[BodyUse, ...], program: wire.Program) -> BodyUse:
-    """What a program's host body touches; nothing is known of device bodies."""
-    return NOTHING if program.WhichOneof("code") == "cuda_body" else uses[program.body]
 
 
 def buffer_at(manifest: wire.ExecutionManifest, index: int, field: str) -> wire.Buffer:
@@ -279,7 +244,7 @@ def _touch_problem(facts: list[BufferFacts], part: Any, touch: Touch) -> tuple[s
 
     Thousands of calls a manifest: texts are made only for an error."""
     value = getattr(part, touch.field)
-    by_number = touch.role in ("weight", "cache")
+    by_number = touch.role in BY_NUMBER
     if not by_number and not part.HasField(touch.field):
         return "an operand", -1
     number = value if by_number else value.buffer

@@ -60,6 +60,7 @@ class PreparedProgram:
     histogram: bool  # binds the prompt histogram
     state_rows_per_request: int
     lane_limit: int = 1  # tokens of one lane at most, at most min(D + 1, W)
+    cursor: bool = False  # it reads the committed draft cursor, so its completions report one
     device_body: bool = False  # CUDA nodes instead of host operations
     tuned: tuple[tuple[int, str], ...] = ()  # (buffer, producer in the tuning catalog)
     resources: tuple[str, ...] = ()  # weight resources that it reads
@@ -133,6 +134,7 @@ class PreparedCache:
     regions: tuple[PreparedRegion, ...]
     tables: tuple[PreparedTable, ...]
     cursor_lag_tokens: int
+    cursor_state: PreparedState | None = None  # committed draft cursor; None: completions say -1
 
 
 class PreparedSyntax:

@@ -1,9 +1,9 @@
 """Startup tuning: what a graph contract says of it equals the execution descriptor, and outputs
 overlap nothing that requests write."""
 
-from helios_dod.contract.errors import require
-from helios_dod.contract.manifest import body_uses, use_of
+from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.prepared import PreparedProgram, PreparedTuning
+from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 
@@ -29,26 +29,57 @@ def tuned_inputs(
 
 
 def prepare_tuning(
-    manifest: wire.ExecutionManifest, programs: tuple[PreparedProgram, ...],
+    manifest: wire.ExecutionManifest, programs: tuple[PreparedProgram, ...], uses: BodyUses,
     tables: frozenset[int],
 ) -> tuple[PreparedTuning, ...]:
     """The tuning catalog. Raises ContractError where an output is a request input, writable graph
-    state or cache storage."""
-    uses = body_uses(manifest) if manifest.tuning else ()
-    written = [use_of(uses, program).written for program in manifest.programs] if uses else []
+    state or cache storage, or a producer leaves an output out or writes something else."""
+    outputs = frozenset(buffer for graph in manifest.tuning for buffer in graph.outputs)
     for i, graph in enumerate(manifest.tuning):
         field = f"manifest.tuning[{i}].outputs"
         for buffer in graph.outputs:
             name = manifest.buffers[buffer].name
-            for program, touched in zip(programs, written, strict=True):
+            for program in programs:
                 states = {state.buffer for state in program.states if state.access != contract.READ}
                 if program.device_pending is not None:
                     states.add(program.device_pending.buffer)
-                require(buffer not in states | touched, field,
-                        f"no writable state of {program.name}", name)
+                require(buffer not in states, field, f"no writable state of {program.name}", name)
                 inputs = {binding.buffer for binding in program.bindings}
                 require(buffer not in inputs, field, f"no request input of {program.name}", name)
             require(buffer not in tables, field, "no page table or cache storage", name)
+        _check_producer(manifest, graph, uses, field)
+    if outputs:
+        for declared, program in zip(manifest.programs, programs, strict=True):
+            use = uses.of(declared)
+            _check_consumer(manifest, program, outputs,
+                            {number for number, _, _ in use.touched} | use.named)
     return tuple(PreparedTuning(
         graph.name, tuple(graph.outputs), graph.WhichOneof("code") == "cuda_body")
         for graph in manifest.tuning)
+
+
+def _check_producer(
+    manifest: wire.ExecutionManifest, graph: wire.TuningGraph, uses: BodyUses, field: str,
+) -> None:
+    """A producer's body writes its outputs, no other persistent buffer, and reads no input."""
+    use, outputs = uses.of(graph), set(graph.outputs)
+    problems = (
+        (outputs - use.written() - use.named, f"only buffers that {graph.name} writes"),
+        (use.written() - outputs, f"every persistent buffer that {graph.name} writes, with"),
+        (use.staged, f"a body of {graph.name} that reads no request input like"))
+    for buffers, expected in problems:
+        if buffers:
+            raise ContractError(field, expected, manifest.buffers[min(buffers)].name)
+
+
+def _check_consumer(
+    manifest: wire.ExecutionManifest, program: PreparedProgram, outputs: frozenset[int],
+    touched: set[int],
+) -> None:
+    """A program that touches a producer's output depends on it."""
+    missing = outputs & touched - {buffer for buffer, _ in program.tuned}
+    if missing:
+        raise ContractError(
+            f"contract.model.graphs ({program.name}).tuned_bindings",
+            f"a binding of {manifest.buffers[min(missing)].name}, which the program touches",
+            "none")

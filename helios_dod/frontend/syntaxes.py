@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from helios_dod.errors import UserError
 from helios_dod.frontend.output.families.catalog import CATALOG
-from helios_dod.frontend.output.syntax import ElementSyntax, FrameSyntax, OutputSyntax
+from helios_dod.frontend.output.syntax import (
+    ElementSyntax,
+    FrameSyntax,
+    OutputSyntax,
+    with_terminals,
+)
 
 NONE = "none"
 TOOL_NAMES = tuple(name for name, syntax in CATALOG.items() if syntax.tool is not None)
@@ -59,6 +64,8 @@ def compose(tool: str | None, reasoning: str | None,
                 syntax, think=chosen.think, envelope=envelope,
                 tokens=joined(syntax.tokens, chosen.tokens),
                 dropped=joined(syntax.dropped, chosen.dropped))
+    if tool is not None or reasoning is not None:
+        syntax = with_terminals(syntax)
     return None if syntax.tool is None and syntax.think is None else syntax
 
 
@@ -73,4 +80,5 @@ def without_tools(syntax: OutputSyntax) -> OutputSyntax | None:
         return syntax
     if syntax.think is None:
         return None
-    return replace(syntax, tool=None, tokens=(syntax.think.open, syntax.think.close))
+    plain = replace(syntax, tool=None, tokens=(syntax.think.open, syntax.think.close))
+    return with_terminals(plain)

@@ -1,6 +1,8 @@
 """A manifest and contract for the simulated executor: programs without bodies, as a recipe emits
 them."""
 
+from helios_dod.contract.states import derive_views
+from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as manifest
 from helios_dod.limits import BIAS_MAX, EOS_MAX
@@ -42,13 +44,28 @@ class Builder:
     def bodies(self) -> None:
         """The least that a body may hold; the simulated device runs its own hashes instead.
 
-        Body 0 (initialize) clears the pending token, body 1 (all else) updates the page table."""
+        Body 0 (initialize) clears the pending token; the others update the page table and go on
+        from the pending token, that of the device (1) or the host's (2). Each graph lists what its
+        body does to state."""
         at = self.index
+        tokens = self.buffer("tokens", manifest.SCRATCH, manifest.I32, [(manifest.PACKED, 1)])
         fill = self.manifest.host_bodies.add().operations.add().fill_rows
         fill.slot.buffer, fill.destination.buffer = at["slot"], at["pending"]
-        update = self.manifest.host_bodies.add().operations.add().update_page_table
-        update.count.buffer, update.updates.buffer = at["page_update_count"], at["page_updates"]
-        update.table.buffer = at["page_table"]
+        for source in (tokens, at["pending_token"]):
+            body = self.manifest.host_bodies.add()
+            update = body.operations.add().update_page_table
+            update.count.buffer, update.updates.buffer = at["page_update_count"], at["page_updates"]
+            update.table.buffer = at["page_table"]
+            if source == tokens:
+                select = body.operations.add().select_tokens
+                select.pending.buffer, select.slot.buffer = at["pending"], at["slot"]
+                select.lane.buffer, select.output.buffer = at["lane"], tokens
+            keep = body.operations.add().scatter_rows
+            keep.source.buffer, keep.slot.buffer = source, at["slot"]
+            keep.destination.buffer = at["pending"]
+        uses = BodyUses(self.manifest)
+        for program, graph in zip(self.manifest.programs, self.model.graphs, strict=True):
+            graph.states.extend(derive_views(self.manifest, uses.of(program)))
 
     def buffer(self, name: str, kind: int, dtype: int, shape: list[tuple[int, int]],
                completion: int = 0) -> int:
@@ -80,7 +97,8 @@ class Builder:
         """One variant with the bindings that its operation needs. histogram: vocabulary, or 0."""
         self.manifest.programs.add(name=name, operation=operation, batch_capacity=batch,
                                    token_capacity=1, packed_token_capacity=packed,
-                                   body=0 if operation == manifest.INITIALIZE else 1)
+                                   body=0 if operation == manifest.INITIALIZE
+                                   else 2 if host_pending else 1)
         graph = self.model.graphs.add(program=name, operation=operation, state_rows_per_request=1)
         for title, source in SCALARS[:3] if operation == manifest.INITIALIZE else SCALARS:
             self.bind(graph, title, source, 0, 1, contract.SCALAR)

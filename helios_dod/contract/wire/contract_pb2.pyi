@@ -383,16 +383,18 @@ class PageTableView(_message.Message):
     def __init__(self, buffer: _Optional[int] = ..., page_offset: _Optional[int] = ..., page_group: _Optional[int] = ...) -> None: ...
 
 class CacheContract(_message.Message):
-    __slots__ = ("page_tokens", "regions", "tables", "cursor_lag_tokens")
+    __slots__ = ("page_tokens", "regions", "tables", "cursor_lag_tokens", "cursor_state")
     PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REGIONS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     CURSOR_LAG_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_STATE_FIELD_NUMBER: _ClassVar[int]
     page_tokens: int
     regions: _containers.RepeatedCompositeFieldContainer[HistoryRegion]
     tables: _containers.RepeatedCompositeFieldContainer[PageTableView]
     cursor_lag_tokens: int
-    def __init__(self, page_tokens: _Optional[int] = ..., regions: _Optional[_Iterable[_Union[HistoryRegion, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[PageTableView, _Mapping]]] = ..., cursor_lag_tokens: _Optional[int] = ...) -> None: ...
+    cursor_state: StateView
+    def __init__(self, page_tokens: _Optional[int] = ..., regions: _Optional[_Iterable[_Union[HistoryRegion, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[PageTableView, _Mapping]]] = ..., cursor_lag_tokens: _Optional[int] = ..., cursor_state: _Optional[_Union[StateView, _Mapping]] = ...) -> None: ...
 
 class VisionContract(_message.Message):
     __slots__ = ("feature_slots", "features_per_window", "patches_per_feature", "patch_capacities")
@@ -469,18 +471,26 @@ class AttributeEscape(_message.Message):
     def __init__(self, escape: _Optional[str] = ..., character: _Optional[str] = ...) -> None: ...
 
 class ThinkSyntax(_message.Message):
-    __slots__ = ("open", "close", "open_newlines", "close_newlines", "answer_newlines")
+    __slots__ = ("open", "close", "open_newlines", "close_newlines", "answer_newlines", "terminals")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     OPEN_NEWLINES_FIELD_NUMBER: _ClassVar[int]
     CLOSE_NEWLINES_FIELD_NUMBER: _ClassVar[int]
     ANSWER_NEWLINES_FIELD_NUMBER: _ClassVar[int]
+    TERMINALS_FIELD_NUMBER: _ClassVar[int]
     open: str
     close: str
     open_newlines: str
     close_newlines: str
     answer_newlines: str
-    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., open_newlines: _Optional[str] = ..., close_newlines: _Optional[str] = ..., answer_newlines: _Optional[str] = ...) -> None: ...
+    terminals: TerminalMarkers
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., open_newlines: _Optional[str] = ..., close_newlines: _Optional[str] = ..., answer_newlines: _Optional[str] = ..., terminals: _Optional[_Union[TerminalMarkers, _Mapping]] = ...) -> None: ...
+
+class TerminalMarkers(_message.Message):
+    __slots__ = ("markers",)
+    MARKERS_FIELD_NUMBER: _ClassVar[int]
+    markers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, markers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnvelopeSyntax(_message.Message):
     __slots__ = ("opener", "boundaries")

@@ -18,7 +18,7 @@ from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.start import start_state
-from helios_dod.frontend.output.syntax import OutputSyntax
+from helios_dod.frontend.output.syntax import OutputSyntax, with_terminals
 from helios_dod.frontend.output.terms import (
     ARGUMENTS,
     BEGIN,
@@ -104,11 +104,11 @@ def syntax_of(case: Mapping[str, Any]) -> OutputSyntax:
         other = CATALOG[CASE_SYNTAXES[used]]
         tool = syntax.tool or other.tool
         ids = syntax if syntax.tool else other
-        syntax = replace(
+        syntax = with_terminals(replace(
             syntax, tool=tool, think=syntax.think or other.think, call_ids=ids.call_ids,
             tokens=tuple(dict.fromkeys((*syntax.tokens, *other.tokens))),
             dropped=tuple(dict.fromkeys((*syntax.dropped, *other.dropped))),
-            unknown_names=ids.unknown_names)
+            unknown_names=ids.unknown_names))
     if case.get("reasoning_parser") is False:
         syntax = replace(syntax, think=None)
     return syntax

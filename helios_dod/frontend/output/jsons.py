@@ -70,8 +70,8 @@ class JsonCalls:
             words[s.close] = ABSORBED
         return words
 
-    def terminals(self) -> dict[str, int]:
-        """What begins a call in reasoning, and so ends it."""
+    def begins(self) -> dict[str, int]:
+        """What may begin a call in reasoning, and so end it."""
         words = {self.syntax.open: OPEN, self.syntax.item_open: ITEM}
         return {word: meaning for word, meaning in words.items() if word}
 

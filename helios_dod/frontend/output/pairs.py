@@ -45,8 +45,8 @@ class PairCalls:
             words[self.syntax.call_close] = CALL_CLOSE
         return words
 
-    def terminals(self) -> dict[str, int]:
-        """What begins a call in reasoning, and so ends it."""
+    def begins(self) -> dict[str, int]:
+        """What may begin a call in reasoning, and so end it."""
         return {self.syntax.call_open: CALL}
 
     def opened(self, meaning: int, word: str) -> None:

@@ -5,7 +5,7 @@ token id only; every other delimiter is matched by its bytes. Sources of the gra
 the modules of `families`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helios_dod.frontend.output.terms import CallIds, NamePlace, Names, Orphan, Typing, Unions
 
@@ -117,6 +117,13 @@ class FrameSyntax:
 
 
 @dataclass(frozen=True)
+class TerminalMarkers:
+    """What ends reasoning without its closer: openers of the tool syntax that is declared."""
+
+    markers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ThinkSyntax:
     """Reasoning between two tags. The newlines are wrapping that the template writes."""
 
@@ -125,6 +132,7 @@ class ThinkSyntax:
     open_newlines: str = ""  # after the opener
     close_newlines: str = ""  # before the closer
     answer_newlines: str = ""  # after the closer
+    terminals: TerminalMarkers = TerminalMarkers()
 
 
 @dataclass(frozen=True)
@@ -152,3 +160,22 @@ class OutputSyntax:
     envelope: EnvelopeSyntax = EnvelopeSyntax()
     call_ids: CallIds = CallIds.PREFIXED
     unknown_names: Names = Names.DROP
+
+
+def openers_of(tool: ToolSyntax | None) -> tuple[str, ...]:
+    """What may end reasoning that stands beside a tool syntax: the openers of its calls."""
+    if isinstance(tool, TagSyntax):
+        return (tool.wrapper_open,)
+    if isinstance(tool, PairSyntax):
+        return (tool.call_open,)
+    if isinstance(tool, JsonSyntax):
+        return tuple(word for word in (tool.open, tool.item_open) if word)
+    return ()
+
+
+def with_terminals(syntax: OutputSyntax) -> OutputSyntax:
+    """The same syntax, whose reasoning ends at every opener of its tool syntax."""
+    if syntax.think is None:
+        return syntax
+    markers = TerminalMarkers(openers_of(syntax.tool))
+    return replace(syntax, think=replace(syntax.think, terminals=markers))

@@ -91,8 +91,8 @@ class TagCalls:
             words |= dict.fromkeys(with_lead(s.invoke_open, s.lead), INVOKE)
         return words
 
-    def terminals(self) -> dict[str, int]:
-        """What begins calls in reasoning, and so ends it."""
+    def begins(self) -> dict[str, int]:
+        """What may begin calls in reasoning, and so end it."""
         return {self.syntax.wrapper_open: WRAPPER}
 
     def opened(self, meaning: int, word: str) -> None:

@@ -46,7 +46,10 @@ class ThinkDocument:
         make, bound = self.parser.bound.compiled, self.parser.bound
         openers, terminals = {}, {}
         if self.tool:
-            openers, terminals = self.tool.openers(), self.tool.terminals()
+            openers = self.tool.openers()
+        if self.tool and self.think:
+            begins = self.tool.begins()
+            terminals = {word: begins[word] for word in self.think.terminals.markers}
         if self.opaque:  # an answer's own text never begins a call
             openers = {word: meaning for word, meaning in openers.items()
                        if bound.encode(word)[-1] > "\xff"}

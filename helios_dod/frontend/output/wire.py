@@ -19,6 +19,8 @@ from helios_dod.frontend.output.syntax import (
     OutputSyntax,
     PairSyntax,
     TagSyntax,
+    openers_of,
+    with_terminals,
 )
 
 KINDS: dict[str, type] = {"tags": TagSyntax, "pairs": PairSyntax, "elements": ElementSyntax,
@@ -74,6 +76,8 @@ def from_contract(message: Any) -> OutputSyntax:
     values["tool"] = record_of(
         getattr(message, kind), KINDS[kind], f"output.{kind}") if kind else None
     syntax = OutputSyntax(**values)
+    if syntax.think is not None and not message.think.HasField("terminals"):
+        syntax = with_terminals(syntax)  # cores of before the field
     check(syntax)
     return syntax
 
@@ -134,6 +138,11 @@ def check(syntax: OutputSyntax) -> None:
             raise UserError("output.think: elements and frames carry their own reasoning")
         if not syntax.think.open or not syntax.think.close:
             raise UserError("output.think: open and close must not be empty")
+        openers = openers_of(syntax.tool)
+        for marker in syntax.think.terminals.markers:
+            if marker not in openers:
+                raise UserError(f"output.think.terminals: an opener of the tool syntax expected, "
+                                f"one of {', '.join(openers) or 'none'}, got {marker!r}")
     try:
         Parser(Vocabulary([]).bind(syntax))
     except AssertionError as error:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from helios_dod.contract.operations import OPERATIONS
+from helios_dod.contract.operations import OPERATIONS, READ, ROLE_ACCESS
+from helios_dod.contract.states import BY_BITS
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import pack_matrix, panel_shape
@@ -37,21 +38,6 @@ ELEMENT_BYTES = {
 }
 Axis = int | wire.Extent
 
-# Fields that an operation reads before it writes them; its other written fields are only written.
-UPDATED = {
-    "adjust_logits": ("logits", "status"),
-    "sample": ("status",),
-    "advance": ("histogram", "generated", "status"),
-    "recurrent_scan": ("state",),
-    "causal_convolution": ("state",),
-    "copy_state_rows": ("destination",),
-    "copy_partial_page": ("storage",),
-}
-ACCESSES = {  # (read, written)
-    (True, False): contract.READ,
-    (False, True): contract.WRITE,
-    (True, True): contract.READ_WRITE,
-}
 OPERATION_FIELDS = {
     entry.message_type.name: entry.name
     for entry in wire.HostOperation.DESCRIPTOR.oneofs[0].fields
@@ -89,16 +75,14 @@ class Source:
     indexing: contract.Indexing
 
 
-def buffers_of(operation: Any) -> Iterator[tuple[int, bool, bool]]:
-    """(buffer, read, written) of every buffer that an operation message names."""
+def buffers_of(operation: Any) -> Iterator[tuple[int, int]]:
+    """(buffer, access) of every buffer that an operation message names."""
     name = OPERATION_FIELDS[operation.DESCRIPTOR.name]
     for touch in OPERATIONS[name]:
         if touch.flag and not getattr(operation, touch.flag):
             continue
         value = getattr(operation, touch.field)
-        written = touch.role == "write"
-        read = not written or touch.field in UPDATED.get(name, ())
-        yield value if isinstance(value, int) else value.buffer, read, written
+        yield value if isinstance(value, int) else value.buffer, ROLE_ACCESS[touch.role]
 
 
 @dataclass
@@ -111,13 +95,12 @@ class Body:
         """Appends operation messages (Product, Rotary ...)."""
         self.operations.extend(operations)
 
-    def accesses(self) -> dict[int, tuple[bool, bool]]:
-        """Buffer -> (read, written) over the whole body, in order of first use."""
-        found: dict[int, tuple[bool, bool]] = {}
+    def accesses(self) -> dict[int, int]:
+        """Buffer -> access over the whole body, in order of first use."""
+        found: dict[int, int] = {}
         for operation in self.operations:
-            for buffer, read, written in buffers_of(operation):
-                before = found.get(buffer, (False, False))
-                found[buffer] = (before[0] or read, before[1] or written)
+            for buffer, access in buffers_of(operation):
+                found[buffer] = found.get(buffer, 0) | access
         return found
 
 
@@ -251,15 +234,15 @@ class Builder:
             name=name, operation=operation, batch_capacity=batch, token_capacity=1,
             packed_token_capacity=packed, body=number))
         graph = contract.GraphContract(program=name, operation=operation)
-        accesses = {handle.index: (True, False) for handle in live} | body.accesses()
+        accesses = dict.fromkeys((handle.index for handle in live), READ) | body.accesses()
         staged = [buffer for buffer in accesses if buffer in self.sources]
         graph.bindings.extend(self.binding(buffer) for buffer in staged)
         for buffer, access in accesses.items():
             if self.manifest.buffers[buffer].kind == wire.STATE:
-                graph.states.append(self.state_view(buffer, ACCESSES[access]))
+                graph.states.append(self.state_view(buffer, BY_BITS[access]))
         if host_pending is not None:
             graph.host_pending_binding = staged.index(host_pending.index)
-        elif accesses.get(self.by_name["pending"].index, (False, False))[0]:
+        elif accesses.get(self.by_name["pending"].index, 0) & READ:
             graph.device_pending.CopyFrom(
                 self.state_view(self.by_name["pending"].index, contract.READ))
         self.graphs.append(graph)

@@ -8,17 +8,19 @@ from helios_dod.frontend.output.families.thinking import (
     THINK,
     THINK_BRACKETS,
     THINK_LINES,
+    ended_by,
 )
 from helios_dod.frontend.output.syntax import EnvelopeSyntax, JsonSyntax, OutputSyntax
 from helios_dod.frontend.output.terms import CallIds, NamePlace
 
 TAGGED = JsonSyntax(NamePlace.OBJECT, open="<tool_call>", close="</tool_call>")
 TAGGED_JSON = OutputSyntax(
-    TAGGED, THINK,
+    TAGGED, ended_by(THINK, "<tool_call>"),
     tokens=("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>",
             "</tool_response>"),
     dropped=IM_TOKENS, envelope=IM_ENVELOPE)
-TAGGED_JSON_LINES = replace(TAGGED_JSON, tool=replace(TAGGED, lead="\n"), think=THINK_LINES)
+TAGGED_JSON_LINES = replace(TAGGED_JSON, tool=replace(TAGGED, lead="\n"),
+                            think=ended_by(THINK_LINES, "<tool_call>"))
 
 BARE_JSON = OutputSyntax(
     JsonSyntax(NamePlace.OBJECT, absorbed=("<|python_tag|>",), arguments_required=True),
@@ -28,7 +30,7 @@ BARE_JSON = OutputSyntax(
 
 NAMED_JSON = OutputSyntax(
     JsonSyntax(NamePlace.BEFORE, open="[TOOL_CALLS]", name_end="[ARGS]", id_open="[CALL_ID]"),
-    THINK_BRACKETS,
+    ended_by(THINK_BRACKETS, "[TOOL_CALLS]"),
     tokens=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"), dropped=("</s>",),
     envelope=EnvelopeSyntax("[/INST]", ("</s>", "[/TOOL_RESULTS]", "[/INST]")),
     call_ids=CallIds.SHORT)
@@ -39,7 +41,7 @@ IDENTIFIED_JSON = OutputSyntax(
         close="<|tool_calls_section_end|>", item_open="<|tool_call_begin|>",
         item_close="<|tool_call_end|>", name_end="<|tool_call_argument_begin|>",
         name_prefix="functions."),
-    THINK,
+    ended_by(THINK, "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     tokens=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
             "<|tool_call_end|>", "<|tool_call_argument_begin|>", "<think>", "</think>"),
     dropped=("<|im_end|>", "[EOS]"),

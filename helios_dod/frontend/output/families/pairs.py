@@ -5,7 +5,7 @@ Newlines between tags are written by some of the templates and accepted always.
 
 from dataclasses import replace
 
-from helios_dod.frontend.output.families.thinking import THINK
+from helios_dod.frontend.output.families.thinking import THINK, ended_by
 from helios_dod.frontend.output.syntax import EnvelopeSyntax, OutputSyntax, PairSyntax
 
 PAIRS = PairSyntax(
@@ -14,7 +14,7 @@ PAIRS = PairSyntax(
     python_literals=True)
 
 ARGUMENT_TAGS = OutputSyntax(
-    PAIRS, THINK,
+    PAIRS, ended_by(THINK, "<tool_call>"),
     tokens=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
             "</arg_value>", "<think>", "</think>"),
     dropped=("<|user|>", "<|observation|>", "<|endoftext|>", "<|assistant|>", "<|system|>"),

@@ -13,6 +13,7 @@ from helios_dod.frontend.output.families.thinking import (
     IM_TOKENS,
     THINK,
     THINK_LINES,
+    ended_by,
 )
 from helios_dod.frontend.output.syntax import EnvelopeSyntax, OutputSyntax, TagSyntax, ThinkSyntax
 from helios_dod.frontend.output.terms import Orphan, Typing, Unions
@@ -57,12 +58,14 @@ DSML_ENVELOPE = EnvelopeSyntax("<｜Assistant｜>", ("<｜end▁of▁sentence｜
 def function_tags(think: ThinkSyntax, lead: str) -> OutputSyntax:
     """Function tags with think tags beside them."""
     return OutputSyntax(
-        replace(FUNCTIONS, lead=lead), think, FUNCTION_TOKENS, IM_TOKENS, IM_ENVELOPE)
+        replace(FUNCTIONS, lead=lead), ended_by(think, "<tool_call>"), FUNCTION_TOKENS, IM_TOKENS,
+        IM_ENVELOPE)
 
 
 def dsml_output(tool: TagSyntax) -> OutputSyntax:
     """DSML with think tags beside it."""
-    return OutputSyntax(tool, THINK, DSML_TOKENS, DSML_DROPPED, DSML_ENVELOPE)
+    return OutputSyntax(tool, ended_by(THINK, tool.wrapper_open), DSML_TOKENS, DSML_DROPPED,
+                        DSML_ENVELOPE)
 
 
 FUNCTION_TAGS = function_tags(THINK, "")
