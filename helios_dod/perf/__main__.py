@@ -2,30 +2,11 @@
 
 import argparse
 import json
-import platform
 import sys
 from pathlib import Path
 
-from helios_dod import __version__
-
-
-def machine() -> dict[str, str]:
-    """What a result depends on."""
-    import numba
-    import numpy
-
-    return {"python": platform.python_version(), "numba": numba.__version__,
-            "numpy": numpy.__version__, "helios": __version__, "processor": processor()}
-
-
-def processor() -> str:
-    """The processor's own name."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file
-                        if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
+from helios_dod.perf import simulate
+from helios_dod.perf.machine import machine
 
 
 def tick(options: argparse.Namespace) -> int:
@@ -142,6 +123,9 @@ def main() -> int:
                          help="also time loading the engine, weights verified and trusted")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=load)
+    command = commands.add_parser("simulate", help="a load, in virtual time")
+    simulate.add_arguments(command)
+    command.set_defaults(run=simulate.run)
     options = parser.parse_args()
     return options.run(options)
 
