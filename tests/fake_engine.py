@@ -21,11 +21,15 @@ from helios_dod.tables.stops import BLOCK_HEAD, BLOCK_IDS
 from helios_dod.terms import (
     EGRESS_FINISHED,
     EGRESS_REJECTED,
+    EGRESS_SCORE,
     EGRESS_TOKEN,
+    FINISH_DEADLINE,
     FINISH_EOS,
     FINISH_LIMIT,
     FINISH_NON_FINITE,
     FINISH_STOP_TOKEN,
+    FLAG_SCORED,
+    FLAG_TIMED,
     INGRESS_CANCEL,
     REJECT_PAGES,
 )
@@ -50,6 +54,8 @@ class Running:
     stops: tuple[int, ...]
     prompt: tuple[int, ...]
     script: list[int]  # empty: the engine's own
+    flags: int
+    deadline_ns: int
     count: int = 0
 
 
@@ -94,7 +100,8 @@ class FakeEngine:
             int(value["output_minimum"]), int(value["top_logprobs"]), int(value["temperature"]),
             tuple(t for t in value["eos"].tolist() if t >= 0), tuple(stops),
             tuple(words[:count]), self.scripts[int(value["priority"]) - 1]
-            if 0 < value["priority"] <= len(self.scripts) else [])
+            if 0 < value["priority"] <= len(self.scripts) else [], int(value["flags"]),
+            int(value["deadline_ns"]))
         self.world[0]["counters"]["received"] += 1
         self.waiting.append(request)
 
@@ -144,6 +151,11 @@ class FakeEngine:
 
     def step(self, request: Running) -> None:
         """The next token of one request, and its end."""
+        if request.deadline_ns and time.monotonic_ns() >= request.deadline_ns:
+            self.finish(request, FINISH_DEADLINE)
+            return
+        if request.count == 0 and request.flags & FLAG_SCORED:
+            self.score(request)
         reason = self.trigger(request)
         if reason == REJECT_PAGES:
             self.running.remove(request)
@@ -172,9 +184,19 @@ class FakeEngine:
         if ended:
             self.finish(request, ended)
 
+    def score(self, request: Running) -> None:
+        """Made-up scores of the prompt, which must be short."""
+        for position, token in enumerate(request.prompt[1:], 1):
+            bits = np.float32(-position / 4).view(np.int32)
+            self.put(request, kind=EGRESS_SCORE, token=token, index=position, logprob=bits,
+                     top_count=0)
+
     def emit(self, request: Running, token: int) -> None:
         """A token event, with made-up log-probabilities."""
-        columns: dict[str, Any] = {"kind": EGRESS_TOKEN, "token": token, "index": request.count}
+        columns: dict[str, Any] = {"kind": EGRESS_TOKEN, "token": token, "index": request.count,
+                                   "completed_ns": 0}
+        if request.flags & FLAG_TIMED:
+            columns["completed_ns"] = time.monotonic_ns()
         if request.top >= 0:
             bits = np.array([-0.25 - k for k in range(20)], np.float32).view(np.int32)
             columns.update(logprob=bits[0], top_count=request.top,

@@ -5,6 +5,7 @@ CORE is a `tokenizers` JSON file; options after it are fields of ServeOptions or
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import fake_engine
 import text_tables
@@ -12,6 +13,7 @@ import text_tables
 from helios_dod.frontend.assets import Assets, Sampling
 from helios_dod.frontend.syntaxes import compose
 from helios_dod.runtime.options import EngineOptions
+from helios_dod.server.access import key_digest
 from helios_dod.server.launch import LaunchError, Server
 from helios_dod.server.options import ServeOptions
 
@@ -53,11 +55,15 @@ def main(core: str, port: str, *settings: str) -> int:
     given = dict(setting.split("=", 1) for setting in settings)
     engine = {name: int(given.pop(name)) for name in ("max_active", "context_tokens")
               if name in given}
-    rest = {name: value if name == "limits_name" else int(value) for name, value in given.items()}
+    rest: dict[str, Any] = {
+        name: value if name in ("limits_name", "log", "uds") else
+        tuple(value.split(",")) if name == "cors_origins" else
+        tuple(map(key_digest, value.split(","))) if name == "key_digests" else int(value)
+        for name, value in given.items()}
     try:
         return Server.start(ServeOptions(
             core=Path(core), load_assets=load_assets, run_engine=fake_engine.run,
-            engine=EngineOptions(**engine), port=int(port), **rest))  # type: ignore[arg-type]
+            engine=EngineOptions(**engine), port=int(port), **rest))
     except (LaunchError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ from text_tables import Sample
 from helios_dod.edges import check_fits
 from helios_dod.errors import UserError
 from helios_dod.frontend.assets import Assets, Sampling
-from helios_dod.frontend.preparation import PreparedChat, Preparer, choice_seed
+from helios_dod.frontend.preparation import Prepared, Preparer, choice_seed
 from helios_dod.frontend.requests import RequestError, decode_chat
 from helios_dod.limits import SMALL
 
@@ -32,7 +32,7 @@ def assets_of(sample: Sample, template: str = TEMPLATE, **fields: Any) -> Assets
     return Assets(**values)
 
 
-def prepared(assets: Assets, context: int = CONTEXT, **fields: Any) -> PreparedChat:
+def prepared(assets: Assets, context: int = CONTEXT, **fields: Any) -> Prepared:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], **fields}
     return Preparer(assets).prepare(decode_chat(json.dumps(body).encode()), context)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from helios_dod.frontend.messages import plain_messages
 from helios_dod.frontend.requests import (
     BOUNDS,
-    UNSUPPORTED,
+    CHAT,
     ChatRequest,
     Message,
     RequestError,
@@ -38,7 +38,7 @@ def check(body: bytes) -> None:
         value = getattr(request, name)
         assert value is None or low <= value <= high
     assert messages
-    for name in UNSUPPORTED:
+    for name in CHAT.unsupported:
         assert getattr(request, name, None) is None
 
 
@@ -83,7 +83,7 @@ def test_refusals_name_what_is_allowed(fields: dict[str, Any], param: str, messa
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+@pytest.mark.parametrize("name", sorted(CHAT.unsupported))
 def test_unsupported_fields_are_refused_by_name(name: str) -> None:
     in_message = name not in ChatRequest.__struct_fields__
     for value in ({}, "x", 1, []):

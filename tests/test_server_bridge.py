@@ -12,6 +12,7 @@ import text_tables
 from helios_dod import edges
 from helios_dod.edges import Submission
 from helios_dod.frontend import text
+from helios_dod.frontend.preparation import Prepared
 from helios_dod.frontend.text import Detokeniser
 from helios_dod.limits import TEST_MIN
 from helios_dod.server.answers import Stream, Whole
@@ -202,6 +203,19 @@ def test_engine_death_fails_live_requests_once(bridge: Bridge) -> None:
     assert recorder.told == [(500,), (500,)]
 
 
+def prepared(choices: int) -> Prepared:
+    """Of one prompt."""
+    return Prepared([np.array([1, 2], np.int32)], [submission() for _ in range(choices)], False,
+                    True, False, False, False, False)
+
+
+class Script:
+    """Says nothing by itself."""
+
+    def begin(self) -> bytes:
+        return b""
+
+
 class SlowClient:
     """An ASGI `send` whose queue fills: it then hands back something to wait for."""
 
@@ -230,21 +244,22 @@ class SlowClient:
 def test_stream_to_a_slow_client_keeps_order() -> None:
     async def body() -> None:
         client = SlowClient()
-        stream = Stream(client, b'"id":"x"', 3, 1, True)  # type: ignore[arg-type]
+        stream = Stream(client, prepared(1), Script())  # type: ignore[arg-type]
         stream.begin()
         client.full = True
         for i in range(5):
             stream.write(b"%d" % i)
-        assert client.sent[1:] == [b"0"]  # the first found the queue full; the others wait
+        assert client.sent == [b"0"]  # the first found the queue full; the others wait
         client.drain()
-        assert client.sent[1:] == [b"0", b"1234"] and all(client.more)
+        assert client.sent == [b"0", b"1234"] and all(client.more)
         client.full = True
         stream.write(b"5")
         stream.end(b"6")
         stream.end(b"7")  # a stream ends once
+        stream.write(b"8")  # and nothing follows
         assert not stream.done.done()
         client.drain()
-        assert client.sent[3:] == [b"5", b"6"] and client.more[3:] == [True, False]
+        assert client.sent[2:] == [b"5", b"6"] and client.more[2:] == [True, False]
         assert stream.done.done()
 
     in_loop(body)
@@ -252,7 +267,7 @@ def test_stream_to_a_slow_client_keeps_order() -> None:
 
 def test_whole_answer_fails_with_its_first_error() -> None:
     async def body() -> None:
-        answer = Whole(b'"id":"x"', 3, 2, False)
+        answer = Whole(prepared(2), lambda answer: b"")
         answer.failed(ApiError("first"))
         answer.failed(ApiError("second"))
         assert answer.done.done() and str(answer.error) == "first"

@@ -8,6 +8,7 @@ import numpy as np
 
 from helios_dod.edges import Submission
 from helios_dod.frontend.assets import Assets
+from helios_dod.frontend.completions import CompletionRequest, common_of, prompts_of
 from helios_dod.frontend.messages import (
     REASONING_KEYS,
     plain_messages,
@@ -18,7 +19,7 @@ from helios_dod.frontend.output.parser import CALLS_MAX
 from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.reading import Readers, Reading
 from helios_dod.frontend.requests import ChatRequest, RequestError
-from helios_dod.frontend.template import ChatTemplate, TemplateError
+from helios_dod.frontend.template import MARK, ChatTemplate, TemplateError
 
 GREEDY_BELOW = 1e-4  # logits over a smaller temperature leave float32's range
 WORD = (1 << 64) - 1
@@ -27,15 +28,30 @@ CONTINUED = "\U0010fff1"  # stands where the continued message's text ends
 
 
 @dataclass
-class PreparedChat:
-    """One request's prompt and its choices; every submission's tag is still to be set."""
+class Prepared:
+    """One request's prompts and choices; every submission's tag is still to be set.
 
-    prompt: np.ndarray  # int32 token ids
+    Choice i answers prompt i * len(prompts) // len(submissions)."""
+
+    prompts: list[np.ndarray]  # int32 token ids
     submissions: list[Submission]
     logprobs: bool
     stream: bool
     include_usage: bool
+    observed: bool  # token ids are returned
+    timed: bool  # and when each was accepted
+    scored: bool  # the prompts' tokens are scored, in the first choice of each
     readings: list[Reading] = field(default_factory=list)  # one a choice; none: all is text
+
+    @property
+    def prompt(self) -> np.ndarray:
+        """The first prompt."""
+        return self.prompts[0]
+
+    @property
+    def prompt_count(self) -> int:
+        """Tokens of all prompts."""
+        return sum(map(len, self.prompts))
 
 
 def choice_seed(seed: int, choice: int) -> int:
@@ -134,7 +150,7 @@ class Preparer:
             1 if request.parallel_tool_calls is False else CALLS_MAX,
             request.include_reasoning is not False)
 
-    def check_size(self, text: str) -> None:
+    def check_size(self, text: str, source: str = "messages") -> None:
         """Refuses text that no tokens within the context can hold, before it costs the time and
         memory of encoding it."""
         context = self.assets.context_tokens
@@ -143,20 +159,21 @@ class Preparer:
         if size > most:
             raise RequestError(
                 f"This model's context is {context} tokens, which hold at most {most} bytes of "
-                f"text, but 'messages' are rendered to {size} bytes.", "messages",
+                f"text, but '{source}' makes {size} bytes of it.", source,
                 "context_length_exceeded")
 
-    def output_limit(self, request: ChatRequest, prompt_count: int, context: int) -> int:
+    def output_limit(self, request: ChatRequest, prompt_count: int, context: int,
+                     source: str) -> int:
         """Tokens that the request may generate. Raises RequestError where it cannot fit."""
         field = "max_tokens" if request.max_tokens else "max_completion_tokens"
         asked = request.max_completion_tokens or request.max_tokens
         least = asked or 1
         if prompt_count + least > context:
             raise RequestError(
-                f"This model's context is {context} tokens, but 'messages' have {prompt_count} "
+                f"This model's context is {context} tokens, but '{source}' has {prompt_count} "
                 f"tokens and {f'{field!r} asks for' if asked else 'the answer needs at least'} "
                 f"{least}, {prompt_count + least} together.",
-                field if asked and prompt_count < context else "messages",
+                field if asked and prompt_count < context else source,
                 "context_length_exceeded")
         return asked or context - prompt_count
 
@@ -173,11 +190,63 @@ class Preparer:
             raise RequestError(f"'min_tokens' is {request.min_tokens}, more than the {limit} "
                                "tokens that may be generated.", "min_tokens", "invalid_value")
 
-    def prepare(self, request: ChatRequest, context: int) -> PreparedChat:
+    def prepare(self, request: ChatRequest, context: int) -> Prepared:
         """Submissions of a request's choices. context: tokens of prompt and output at most."""
-        prompt = self.prompt_tokens(request)
-        limit = self.output_limit(request, len(prompt), context)
-        self.check_tokens(request, limit)
+        prepared = self.submissions(request, [self.prompt_tokens(request)], context, "messages")
+        prepared.readings = self.readings(request, prepared.prompt, prepared.submissions)
+        return prepared
+
+    def complete(self, request: CompletionRequest, context: int) -> Prepared:
+        """The same for a completion request, whose answers are all text."""
+        common, prompts = common_of(request), []
+        for prompt in prompts_of(request):
+            prompts.append(self.plain_tokens(prompt, request.add_special_tokens is not False))
+        scored = bool(request.echo and request.logprobs is not None)
+        return self.submissions(common, prompts, context, "prompt", scored)
+
+    def plain_tokens(self, prompt: str | list[int], special: bool, field: str = "prompt",
+                     ) -> np.ndarray:
+        """Token ids, int32, of a text that no template has touched, or given ids checked."""
+        if isinstance(prompt, str):
+            self.check_size(prompt, field)
+            ids = self.encoder.encode(prompt.replace(MARK, MARK + MARK))
+            if special and self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
+                ids.insert(0, self.assets.bos)
+            if not ids:
+                ids = list(self.assets.eos[:1])  # an empty text continues nothing
+        else:
+            ids = prompt
+            for token in ids:
+                if not 0 <= token < self.assets.input_vocabulary:
+                    raise RequestError(
+                        f"'{field}': token {token} is not below the input vocabulary, "
+                        f"{self.assets.input_vocabulary}.", field, "invalid_value")
+        return np.array(ids, dtype=np.int32)
+
+    def submissions(self, request: ChatRequest, prompts: list[np.ndarray], context: int,
+                    source: str, scored: bool = False) -> Prepared:
+        """Every choice of every prompt. source: the field that holds the prompts. scored: their
+        tokens are scored even if the request does not say so."""
+        scored = scored or request.prompt_logprobs is not None
+        seed = request.seed if request.seed is not None else secrets.randbits(64)
+        count, made = request.n or 1, []
+        for row, prompt in enumerate(prompts):
+            limit = self.output_limit(request, len(prompt), context, source)
+            self.check_tokens(request, limit)
+            made += [self.submission(request, prompt, limit, choice_seed(seed, row * count + i))
+                     for i in range(count)]
+            made[-count].scored = scored
+        options = request.stream_options
+        if options is not None and not request.stream:
+            raise RequestError("'stream_options' requires 'stream' to be true.", "stream_options",
+                               "invalid_value")
+        return Prepared(prompts, made, bool(request.logprobs), bool(request.stream),
+                        bool(options and options.include_usage), bool(request.return_token_ids),
+                        bool(request.return_token_timestamps), scored)
+
+    def submission(self, request: ChatRequest, prompt: np.ndarray, limit: int,
+                   seed: int) -> Submission:
+        """One choice of one prompt."""
         defaults = self.assets.sampling
 
         def chosen(name: str) -> Any:
@@ -185,28 +254,17 @@ class Preparer:
             return getattr(defaults, name) if value is None else value
 
         temperature, top_k = chosen("temperature"), chosen("top_k")
-        seed = request.seed if request.seed is not None else secrets.randbits(64)
-        submissions = [
-            Submission(
-                tag=0, prompt=prompt, output_limit=limit,
-                output_minimum=request.min_tokens or 0,
-                temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
-                top_p=chosen("top_p"), min_p=chosen("min_p"),
-                top_k=min(max(top_k, 0), self.assets.vocabulary),
-                repetition_penalty=chosen("repetition_penalty"),
-                presence_penalty=chosen("presence_penalty"),
-                frequency_penalty=chosen("frequency_penalty"),
-                seed=choice_seed(seed, choice),
-                top_logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
-                eos=() if request.ignore_eos else self.assets.eos,
-                stop_ids=tuple(dict.fromkeys(request.stop_token_ids or ())),
-                bias={int(token): bias for token, bias in (request.logit_bias or {}).items()},
-                priority=request.priority or 0)
-            for choice in range(request.n or 1)]
-        options = request.stream_options
-        if options is not None and not request.stream:
-            raise RequestError("'stream_options' requires 'stream' to be true.", "stream_options",
-                               "invalid_value")
-        return PreparedChat(prompt, submissions, bool(request.logprobs), bool(request.stream),
-                            bool(options and options.include_usage),
-                            self.readings(request, prompt, submissions))
+        return Submission(
+            tag=0, prompt=prompt, output_limit=limit,
+            output_minimum=request.min_tokens or 0,
+            temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
+            top_p=chosen("top_p"), min_p=chosen("min_p"),
+            top_k=min(max(top_k, 0), self.assets.vocabulary),
+            repetition_penalty=chosen("repetition_penalty"),
+            presence_penalty=chosen("presence_penalty"),
+            frequency_penalty=chosen("frequency_penalty"),
+            seed=seed, top_logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
+            eos=() if request.ignore_eos else self.assets.eos,
+            stop_ids=tuple(dict.fromkeys(request.stop_token_ids or ())),
+            bias={int(token): bias for token, bias in (request.logit_bias or {}).items()},
+            priority=request.priority or 0, timed=bool(request.return_token_timestamps))

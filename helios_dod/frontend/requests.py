@@ -2,10 +2,12 @@
 
 Field names and meanings are those of OpenAI's API reference ("Create chat completion"), and of vLLM
 for top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids, priority, documents,
-chat_template_kwargs, include_reasoning, add_generation_prompt and continue_final_message.
+chat_template_kwargs, include_reasoning, add_generation_prompt, continue_final_message and
+prompt_logprobs. return_token_ids, return_token_timestamps and deadline_ms are the contract's.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import msgspec
@@ -17,6 +19,7 @@ MESSAGES_MAX = 4096
 CHOICES_MAX = 128
 PRIORITY_MAX = 1 << 20
 METADATA_MAX = 16
+DEADLINE_MS_MAX = 7 * 24 * 3_600_000
 TOOLS_MAX = 1024
 DOCUMENTS_MAX = 4096
 CALLS_MAX = 1024  # tool calls of one message
@@ -26,11 +29,13 @@ OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt",
 
 # Inclusive bounds of numeric fields.
 BOUNDS: dict[str, tuple[float, float]] = {
+    "prompt_logprobs": (0, TOP_LOGPROBS_MAX),
     "n": (1, CHOICES_MAX), "max_tokens": (1, 2**31 - 2), "max_completion_tokens": (1, 2**31 - 2),
     "min_tokens": (0, 2**31 - 2), "temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1),
     "top_k": (-1, 2**31 - 2), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2),
     "repetition_penalty": (0.01, 100), "top_logprobs": (0, TOP_LOGPROBS_MAX),
     "seed": (-(2**63), 2**64 - 1), "priority": (-PRIORITY_MAX, PRIORITY_MAX),
+    "deadline_ms": (1, DEADLINE_MS_MAX),
 }
 
 
@@ -46,9 +51,10 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Refuses fields it does not declare."""
 
 
-class TextPart(Strict, tag_field="type", tag="text"):
+class TextPart(Strict):
     """One text part of a message's content."""
 
+    type: Literal["text"]
     text: str
 
 
@@ -139,6 +145,10 @@ class ChatRequest(Strict):
     stop: Any = None
     stop_token_ids: list[int] | None = None
     priority: int | None = None
+    deadline_ms: int | None = None  # from its receipt; it then fails
+    return_token_ids: bool | None = None
+    return_token_timestamps: bool | None = None
+    prompt_logprobs: int | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
@@ -167,16 +177,37 @@ class ChatRequest(Strict):
     moderation: None = None
 
 
-DECODER = msgspec.json.Decoder(ChatRequest)
-UNSUPPORTED = {
-    info.name for struct in (ChatRequest, Message) for info in msgspec.structs.fields(struct)
-    if info.type is type(None)
-}
-ENUMS = {  # field -> the values that its type allows
-    info.name: tuple(value for part in (info.type, *get_args(info.type))
-                     if get_origin(part) is Literal for value in get_args(part))
-    for struct in (ChatRequest, Message) for info in msgspec.structs.fields(struct)
-}
+@dataclass(frozen=True)
+class Shape:
+    """A request body's type, decoded from JSON. structs: it and those nested in it."""
+
+    decoder: msgspec.json.Decoder
+    unsupported: frozenset[str]  # fields that are known and refused
+    enums: dict[str, tuple[str, ...]]  # field -> the values that its type allows
+
+    @classmethod
+    def of(cls, *structs: Any) -> "Shape":
+        """The shape of structs[0]."""
+        fields = [info for struct in structs for info in msgspec.structs.fields(struct)]
+        return cls(
+            msgspec.json.Decoder(structs[0]),
+            frozenset(info.name for info in fields if info.type is type(None)),
+            {info.name: tuple(value for part in (info.type, *get_args(info.type))
+                              if get_origin(part) is Literal for value in get_args(part))
+             for info in fields})
+
+    def decode(self, body: bytes) -> Any:
+        """The body's struct. Raises RequestError naming what is wrong."""
+        try:
+            return self.decoder.decode(body)
+        except msgspec.ValidationError as error:
+            refuse_shape(str(error), self)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"The request body is not valid JSON: {error}.",
+                               code="invalid_json") from None
+
+
+CHAT = Shape.of(ChatRequest, Message)
 PATH = re.compile(r" - at `\$\.?(.*)`$")
 UNKNOWN = re.compile(r"^Object contains unknown field `(.*?)`")
 ENUM = re.compile(r"^Invalid enum value (.*)$")
@@ -185,24 +216,31 @@ MISSING = re.compile(r"^Object missing required field `(.*?)`")
 
 def decode_chat(body: bytes) -> ChatRequest:
     """A request from JSON, every field checked against its type and bounds. Raises RequestError."""
-    if len(body) > BODY_BYTES_MAX:
-        raise RequestError(
-            f"The request body has {len(body)} bytes; at most {BODY_BYTES_MAX} are accepted.",
-            code="request_too_large")
-    try:
-        request = DECODER.decode(body)
-    except msgspec.ValidationError as error:
-        refuse_shape(str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"The request body is not valid JSON: {error}.",
-                           code="invalid_json") from None
-    check_numbers(request)
-    check_lists(request)
-    check_supported(request)
+    request: ChatRequest = CHAT.decode(body)
+    check_request(request)
     return request
 
 
-def refuse_shape(problem: str) -> NoReturn:
+def check_request(request: ChatRequest) -> None:
+    """Everything that a field's type does not say. Raises RequestError."""
+    check_numbers(request)
+    check_lists(request)
+    check_supported(request)
+    check_observation(request)
+
+
+def check_observation(request: ChatRequest) -> None:
+    """What the fields that ask for token ids, times and scores need of each other."""
+    if request.return_token_timestamps and not request.return_token_ids:
+        raise RequestError("'return_token_timestamps' requires 'return_token_ids' to be true.",
+                           "return_token_timestamps", "invalid_value")
+    if request.prompt_logprobs:
+        raise RequestError(
+            "'prompt_logprobs' must be 0: the prompt's own tokens are scored, alternatives are not "
+            f"supported; got {request.prompt_logprobs}.", "prompt_logprobs", "unsupported_value")
+
+
+def refuse_shape(problem: str, shape: Shape) -> NoReturn:
     """Turns msgspec's words into an error that names the field."""
     found = PATH.search(problem)
     path, reason = (found[1], problem[: found.start()]) if found else ("", problem)
@@ -216,12 +254,13 @@ def refuse_shape(problem: str) -> NoReturn:
                                "missing_required_parameter")
         raise RequestError(f"Unrecognized request argument supplied: {path}.", path,
                            "unknown_parameter")
-    if path.rsplit(".", 1)[-1] in UNSUPPORTED:
+    if path.rsplit(".", 1)[-1] in shape.unsupported:
         raise RequestError(f"'{path}' is not supported.", path, "unsupported_parameter")
-    if reason.startswith("Invalid value") and path.endswith(".type"):
+    value = ENUM.match(reason)
+    if value and path.endswith("].type") and "content[" in path:
         raise RequestError(f"'{path}': only text parts are supported. {reason}.", path,
                            "unsupported_value")
-    value, allowed = ENUM.match(reason), ENUMS.get(path.rsplit(".", 1)[-1])
+    allowed = shape.enums.get(path.rsplit(".", 1)[-1])
     if value and allowed:
         raise RequestError(f"'{path}' must be one of {', '.join(allowed)}, got {value[1]}.", path,
                            "invalid_value")
@@ -260,9 +299,6 @@ def check_lists(request: ChatRequest) -> None:
         if value is not None and len(value) > high:
             raise RequestError(f"'{name}' has {len(value)} entries; at most {high} are accepted.",
                                name, "invalid_value")
-    if not request.messages:
-        raise RequestError("'messages' must hold at least one message.", "messages",
-                           "invalid_value")
     for token, bias in (request.logit_bias or {}).items():
         if not (token.isascii() and token.isdecimal() and len(token) <= 10):
             raise RequestError(f"'logit_bias': {token!r} is not a token id.", "logit_bias",
@@ -278,8 +314,7 @@ def check_supported(request: ChatRequest) -> None:
     def refuse(name: str, what: str) -> NoReturn:
         raise RequestError(f"'{name}': {what} not supported.", name, "unsupported_value")
 
-    if request.stop is not None and request.stop != []:
-        refuse("stop", "string stops are")
+    check_stops(request)
     if request.store:
         refuse("store", "stored completions are")
     if request.response_format is not None and request.response_format.type != "text":
@@ -287,6 +322,9 @@ def check_supported(request: ChatRequest) -> None:
     if request.modalities not in (None, ["text"]):
         refuse("modalities", "modalities other than text are")
     check_tools(request)
+    if not request.messages:
+        raise RequestError("'messages' must hold at least one message.", "messages",
+                           "invalid_value")
     check_messages(request)
     for name in OWN_VARIABLES:
         if name in (request.chat_template_kwargs or {}):
@@ -299,6 +337,12 @@ def check_supported(request: ChatRequest) -> None:
         if request.messages[-1].role != "assistant":
             raise RequestError("'continue_final_message' needs an assistant message at the end of "
                                "'messages'.", "continue_final_message", "invalid_value")
+
+
+def check_stops(request: ChatRequest) -> None:
+    """What stops the answer."""
+    if request.stop is not None and request.stop != []:
+        raise RequestError("'stop': string stops are not supported.", "stop", "unsupported_value")
 
 
 def check_tools(request: ChatRequest) -> None:

@@ -1,29 +1,23 @@
-"""The two forms of an answer: a stream of server-sent events, and one JSON object."""
+"""The two forms of an answer: a stream of server-sent events, and one JSON object.
+
+What they say is a dialect's: a Script makes the bytes of a stream, a function the whole body."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Event
+from helios_dod.frontend.preparation import Prepared
 from helios_dod.server.bridge import Choice
-from helios_dod.server.chunks import (
-    DONE,
-    ChunkForm,
-    call_json,
-    choice_json,
-    completion_json,
-    error_event,
-    escaped,
-    message_json,
-    usage_chunk,
-    usage_json,
-)
+from helios_dod.server.chunks import Score, call_json, escaped
 from helios_dod.server.errors import ApiError
+from helios_dod.server.http import Headers, Send
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 EVENT_STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"))
+EVENTS_SPARE = 8  # beyond tokens: the head, ends, usage, one error
 
 
 class Message:
@@ -31,7 +25,7 @@ class Message:
 
     def __init__(self) -> None:
         self.reasoning: list[bytes] = []
-        self.calls: list[bytes] = []
+        self.calls: list[tuple[str, str, bytes]] = []  # name, id, escaped arguments
         self.name, self.id = "", ""
         self.arguments: list[bytes] = []
 
@@ -44,92 +38,169 @@ class Message:
         elif event.kind == ARGUMENTS:
             self.arguments.append(escaped(event.text))
         elif event.kind == END:
-            self.calls.append(call_json(self.name, self.id, b"".join(self.arguments)))
+            self.calls.append((self.name, self.id, b"".join(self.arguments)))
+
+    def call_fields(self) -> list[bytes]:
+        """OpenAI's fields of every finished call."""
+        return [call_json(*call) for call in self.calls]
 
 
-class Whole:
-    """Collects a request's choices; `done` resolves when the answer is complete or has failed."""
+@dataclass
+class Collected:
+    """All that one choice said. texts, entries: escaped JSON."""
 
-    def __init__(self, head: bytes, prompt_count: int, choice_count: int, scored: bool) -> None:
-        self.head, self.prompt_count = head, prompt_count
-        self.texts: list[list[bytes]] = [[] for _ in range(choice_count)]
-        self.entries: list[list[bytes]] = [[] for _ in range(choice_count)]
-        self.messages = [Message() for _ in range(choice_count)]
-        self.scored = scored
-        self.reasons = [""] * choice_count
-        self.remaining, self.generated, self.cached = choice_count, 0, 0
-        self.error: ApiError | None = None
+    texts: list[bytes] = field(default_factory=list)
+    entries: list[bytes] = field(default_factory=list)
+    message: Message = field(default_factory=Message)
+    tokens: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    prompt_scores: Sequence[Score] = ()
+    reason: str = ""
+
+
+class Answer:
+    """What both forms count. `done` resolves when the answer is complete or has failed.
+
+    times: when the request came in and when it was queued, nanoseconds from the origin."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.prompt_count = prepared.prompt_count
+        self.remaining, self.generated = len(prepared.submissions), 0
+        self.cached_by = [0] * len(prepared.prompts)
+        self.ingress_ns = self.enqueue_ns = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens that were not computed, of all prompts."""
+        return sum(self.cached_by)
+
+    def ended(self, choice: Choice) -> bool:
+        """Counts a finished choice; True for the last one."""
+        row = choice.index * len(self.cached_by) // len(self.prepared.submissions)
+        self.cached_by[row] = max(self.cached_by[row], choice.cached)
+        self.generated += choice.generated
+        self.remaining -= 1
+        return self.remaining == 0
+
+    def close(self) -> None:
+        """Resolves `done`."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class Whole(Answer):
+    """Collects a request's choices. render: the body of the complete answer."""
+
+    def __init__(self, prepared: Prepared, render: Callable[["Whole"], bytes]) -> None:
+        super().__init__(prepared)
+        self.choices = [Collected() for _ in prepared.submissions]
+        self.render = render
+        self.error: ApiError | None = None
 
     def token(self, choice: Choice, text: bytes, entry: bytes) -> None:
         """Appends."""
-        self.texts[choice.index].append(text)
+        collected = self.choices[choice.index]
+        collected.texts.append(text)
         if entry:
-            self.entries[choice.index].append(entry)
+            collected.entries.append(entry)
 
     def said(self, choice: Choice, events: Sequence[Event], entry: bytes) -> None:
         """Appends."""
-        message = self.messages[choice.index]
+        collected = self.choices[choice.index]
         for event in events:
             if event.kind == CONTENT:
-                self.texts[choice.index].append(escaped(event.text))
+                collected.texts.append(escaped(event.text))
             else:
-                message.take(event)
+                collected.message.take(event)
         if entry:
-            self.entries[choice.index].append(entry)
+            collected.entries.append(entry)
+
+    def observed(self, choice: Choice, token: int, completed_ns: int) -> None:
+        """Appends."""
+        collected = self.choices[choice.index]
+        collected.tokens.append(token)
+        collected.times.append(completed_ns)
+
+    def prompt_scored(self, choice: Choice, scores: Sequence[Score]) -> None:
+        """Keeps."""
+        self.choices[choice.index].prompt_scores = scores
 
     def finished(self, choice: Choice, text: bytes, entry: bytes, reason: str) -> None:
         """Counts down."""
         self.token(choice, text, entry)
-        self.reasons[choice.index] = reason
-        self.generated += choice.generated
-        self.cached = max(self.cached, choice.cached)
-        self.remaining -= 1
-        if self.remaining == 0 and not self.done.done():
-            self.done.set_result(None)
+        self.choices[choice.index].reason = reason
+        if self.ended(choice):
+            self.close()
 
     def failed(self, error: ApiError) -> None:
         """The first error stands for the request."""
         self.error = self.error or error
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def body(self) -> bytes:
-        """The completed JSON."""
-        choices = [
-            choice_json(index, message_json(b"".join(self.texts[index]),
-                                            b"".join(self.messages[index].reasoning),
-                                            self.messages[index].calls),
-                        b",".join(self.entries[index]) if self.scored else None, reason)
-            for index, reason in enumerate(self.reasons)]
-        usage = usage_json(self.prompt_count, self.generated, self.cached)
-        return completion_json(self.head, choices, usage)
+        self.close()
 
 
-class Stream:
-    """Sends chunks as they come. `send` is called without awaiting: it queues the bytes at once and
-    hands back a future only while the connection's queue is full; until that resolves, later bytes
-    wait here and go out joined, in order."""
+class Script(Protocol):
+    """A dialect's words for one streamed answer. Texts and entries are escaped JSON."""
 
-    def __init__(self, send: Send, head: bytes, prompt_count: int, choice_count: int,
-                 usage: bool) -> None:
-        self.send, self.head, self.prompt_count = send, head, prompt_count
-        self.forms = [ChunkForm(head, index, usage) for index in range(choice_count)]
-        self.usage = usage
-        self.remaining, self.generated, self.cached = choice_count, 0, 0
+    def begin(self) -> bytes:
+        """The stream's first events."""
+
+    def text(self, index: int, text: bytes) -> bytes:
+        """A piece of content."""
+
+    def scored(self, index: int, text: bytes, entries: bytes) -> bytes:
+        """A piece of content with log-probability entries."""
+
+    def said(self, index: int, event: Event) -> bytes:
+        """One event of a parser; empty if it needs no words."""
+
+    def observed(self, index: int, token: int, completed_ns: int) -> bytes:
+        """One generated token."""
+
+    def prompt_scored(self, index: int, scores: Sequence[Score]) -> bytes:
+        """The scores of the choice's prompt."""
+
+    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+        """The choice's end. answer: with the totals, after the last choice."""
+
+    def close(self, answer: Answer) -> bytes:
+        """What follows the last choice's end."""
+
+    def error(self, error: ApiError) -> bytes:
+        """The terminal event of a stream that failed."""
+
+
+class Stream(Answer):
+    """Sends events as they come. `send` is called without awaiting: it queues the bytes at once and
+    hands back a future only while the connection's queue is full; until that resolves, later events
+    wait here and go out joined, in order. Their number is bounded by the request's own budget."""
+
+    def __init__(self, send: Send, prepared: Prepared, script: Script,
+                 event_capacity: int = 0) -> None:
+        super().__init__(prepared)
+        self.send, self.script = send, script
+        self.budget = max(event_capacity, event_budget(prepared))
         self.waiting: list[bytes] = []
         self.blocked = self.ending = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def begin(self) -> None:
-        """Sends the head and every choice's first chunk."""
-        self.send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
-        self.write(b"".join(form.role() for form in self.forms))
+    def begin(self, headers: Headers = ()) -> None:
+        """Sends the head and the first events."""
+        self.send({"type": "http.response.start", "status": 200,
+                   "headers": (*EVENT_STREAM, *headers)})
+        first = self.script.begin()
+        if first:
+            self.write(first)
 
     def write(self, chunk: bytes) -> None:
-        """Queues bytes for the client; never waits."""
+        """Queues bytes for the client; never waits. Nothing follows the end."""
+        if not self.ending:
+            self._put(chunk)
+
+    def _put(self, chunk: bytes) -> None:
         if self.blocked:
             self.waiting.append(chunk)
+            assert len(self.waiting) <= self.budget, "answer: more events than its budget"
             return
         awaitable: Any = self.send(
             {"type": "http.response.body", "body": chunk, "more_body": not self.ending})
@@ -138,64 +209,75 @@ class Stream:
             self.blocked = True
             pending(self._unblocked)
         elif self.ending:
-            self._close()
+            self.close()
 
     def _unblocked(self, _future: Any) -> None:
         self.blocked = False
         if self.waiting:
             joined = b"".join(self.waiting)
             self.waiting.clear()
-            self.write(joined)
+            self._put(joined)
         elif self.ending:
-            self._close()
-
-    def _close(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+            self.close()
 
     def end(self, chunk: bytes) -> None:
         """Queues the last bytes."""
         if not self.ending:
             self.ending = True
-            self.write(chunk)
+            self._put(chunk)
 
     def token(self, choice: Choice, text: bytes, entry: bytes) -> None:
-        """One chunk."""
-        form = self.forms[choice.index]
+        """One event."""
         if entry:
-            self.write(form.scored(text, entry))
+            chunk = self.script.scored(choice.index, text, entry)
         else:
-            self.write(form.text + text + form.after_text)
+            chunk = self.script.text(choice.index, text)
+        if chunk:
+            self.write(chunk)
 
     def said(self, choice: Choice, events: Sequence[Event], entry: bytes) -> None:
-        """A chunk for each event, sent at once. An entry goes with the first if that is content."""
-        form = self.forms[choice.index]
+        """What each event needs, sent at once. An entry goes with the first if it is content."""
+        index, script = choice.index, self.script
+        chunks = b""
         if entry:
             text = b""
             if events and events[0].kind == CONTENT:
                 text, events = escaped(events[0].text), events[1:]
-            chunks = form.scored(text, entry) + b"".join(map(form.said, events))
-        else:
-            chunks = b"".join(map(form.said, events))
+            chunks = script.scored(index, text, entry)
+        for event in events:
+            chunks += script.said(index, event)
         if chunks:
             self.write(chunks)
 
+    def observed(self, choice: Choice, token: int, completed_ns: int) -> None:
+        """One event without text."""
+        chunk = self.script.observed(choice.index, token, completed_ns)
+        if chunk:
+            self.write(chunk)
+
+    def prompt_scored(self, choice: Choice, scores: Sequence[Score]) -> None:
+        """One event without text."""
+        chunk = self.script.prompt_scored(choice.index, scores)
+        if chunk:
+            self.write(chunk)
+
     def finished(self, choice: Choice, text: bytes, entry: bytes, reason: str) -> None:
-        """The choice's last chunks, and after the last choice the stream's."""
+        """The choice's last events, and after the last choice the stream's."""
         if text or entry:
             self.token(choice, text, entry)
-        self.generated += choice.generated
-        self.cached = max(self.cached, choice.cached)
-        self.remaining -= 1
-        last = self.forms[choice.index].finish(reason)
-        if self.remaining > 0:
-            self.write(last)
-            return
-        if self.usage:
-            last += usage_chunk(
-                self.head, usage_json(self.prompt_count, self.generated, self.cached))
-        self.end(last + DONE)
+        if self.ended(choice):
+            last = self.script.finish(choice.index, reason, self)
+            self.end(last + self.script.close(self))
+        else:
+            self.write(self.script.finish(choice.index, reason, None))
 
     def failed(self, error: ApiError) -> None:
         """One terminal error event, without [DONE]."""
-        self.end(error_event(error.body()))
+        self.end(self.script.error(error))
+
+
+def event_budget(prepared: Prepared) -> int:
+    """Events that an answer can have: presentation and observation of every token that may be
+    generated, prompt scores and terminal events."""
+    each = 2 if prepared.observed else 1
+    return sum(each * (s.output_limit + 1) + s.scored + EVENTS_SPARE for s in prepared.submissions)

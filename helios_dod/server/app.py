@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,8 @@ from typing import Any
 from helios_dod.frontend.assets import Assets
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.text import Detokeniser
-from helios_dod.server.answers import Send
+from helios_dod.server.access import allowed_origin, check_key, log_request, preflight, request_id
 from helios_dod.server.bridge import Bridge
-from helios_dod.server.chat import ChatHandler, Disconnected, Receive, send_error, send_json
-from helios_dod.server.chunks import as_json
 from helios_dod.server.control import (
     ENGINE_FAILED,
     ENGINE_READY,
@@ -30,60 +29,66 @@ from helios_dod.server.control import (
 from helios_dod.server.errors import (
     ApiError,
     ExecutionFailed,
-    MethodNotAllowed,
-    NotFound,
     Unavailable,
 )
-from helios_dod.server.metrics import CONTENT_TYPE, Exporter
+from helios_dod.server.generation import Generator
+from helios_dod.server.http import Disconnected, Exchange, Receive, Send
+from helios_dod.server.metrics import Exporter
 from helios_dod.server.options import ServeOptions
 from helios_dod.server.processes import exit_text, process_exit
+from helios_dod.server.surface import RETRY, Surface
 from helios_dod.tables.service import STATUS_CLASSES, announce_once
-
-RETRY = ((b"retry-after", b"1"),)
 
 
 class App:
     """One worker process. memory and the eventfds come by fork."""
 
     def __init__(self, options: ServeOptions, memory: SharedMemory, worker: int,
-                 wake_engine: int, wake_self: int) -> None:
+                 wake_engine: int, wake_workers: list[int]) -> None:
         self.options, self.memory, self.worker = options, memory, worker
-        self.wake_engine, self.wake_self = wake_engine, wake_self
+        self.wake_engine, self.wake_workers = wake_engine, wake_workers
+        self.wake_self = wake_workers[worker]
         self.exporter = Exporter(memory)
-        self.chat: ChatHandler | None = None
+        self.surface = Surface(self)
+        self.generator: Generator | None = None
         self.bridge: Bridge | None = None
         self.loaded: tuple[Assets, Preparer, Bridge] | None = None
         self.load_error: str | None = None
         self.death: str | None = None  # how the engine ended
         self.tasks: set[asyncio.Task[None]] = set()
         self.engine_pidfd = -1
-        self.routes: dict[str, dict[str, Any]] = {
-            "/v1/chat/completions": {"POST": self.post_chat},
-            "/v1/models": {"GET": self.get_models},
-            "/health": {"GET": self.get_health},
-            "/ready": {"GET": self.get_ready},
-            "/metrics": {"GET": self.get_metrics},
-        }
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """ASGI entry."""
         if scope["type"] == "lifespan":
             await self.lifespan(receive, send)
             return
-        if scope["type"] != "http":
-            return
+        if scope["type"] == "http":
+            await self.answer(Exchange(scope, receive, send,
+                                       body_bytes_max=self.options.body_bytes_max))
+
+    async def answer(self, exchange: Exchange) -> None:
+        """One request, its errors, its log line."""
+        options, began_ns, id = self.options, time.monotonic_ns(), request_id(exchange)
+        origin = allowed_origin(exchange, options.cors_origins)
+        exchange.extra = ((b"x-request-id", id), *origin)
         try:
-            status = await self.dispatch(scope, receive, send)
+            if origin and exchange.method == "OPTIONS":
+                status = await preflight(exchange, list(self.surface.find(exchange.path)))
+            else:
+                check_key(exchange, options.key_digests)
+                status = await self.surface.dispatch(exchange)
         except ApiError as error:
-            status = error.status
-            await send_error(send, error)
+            status = await exchange.send_error(error)
         except Disconnected:
             status = 0
         except Exception as error:
-            print(f"worker {self.worker}: {type(error).__name__}: {error}", file=sys.stderr)
-            status = 500
-            await send_error(send, ExecutionFailed("Internal error.", code="internal_error"))
+            traceback.print_exc()
+            print(f"worker {self.worker}: request {id.decode()}: {error}", file=sys.stderr)
+            status = await exchange.send_error(
+                ExecutionFailed("Internal error.", code="internal_error"))
         self.count(status)
+        log_request(exchange, options.log, id, status, began_ns)
 
     def count(self, status: int) -> None:
         """Counts a response by its class; 0: the client went away."""
@@ -93,22 +98,6 @@ class App:
             name = "429" if status == 429 else f"{status // 100}xx"
         row = self.memory.control[0]["workers"]["responses"][self.worker]
         row[STATUS_CLASSES.index(name)] += 1
-
-    async def dispatch(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """Routes a request; the status sent. Raises ApiError."""
-        path, method = scope["path"], scope["method"]
-        methods = self.routes.get(path)
-        if methods is None and path.startswith("/v1/models/"):
-            methods = {"GET": self.get_model}
-        if methods is None:
-            raise NotFound(f"Unknown request URL: {method} {path}.", code="unknown_url")
-        handler = methods.get("GET" if method == "HEAD" else method)
-        if handler is None:
-            raise MethodNotAllowed(
-                f"Not allowed to {method} on {path}.", code="method_not_supported",
-                headers=((b"allow", ", ".join(methods).encode()),))
-        status: int = await handler(scope, receive, send)
-        return status
 
     async def lifespan(self, receive: Receive, send: Send) -> None:
         """Starts loading when the worker starts; the worker listens right after."""
@@ -181,7 +170,7 @@ class App:
         except Exception:  # events would be lost: another worker starts over, the engine cancels
             traceback.print_exc()
             os._exit(1)
-        if self.chat is None and self.memory.service["engine_state"] == ENGINE_READY:
+        if self.generator is None and self.memory.service["engine_state"] == ENGINE_READY:
             self.serve()
 
     def serve(self) -> None:
@@ -192,7 +181,9 @@ class App:
         context = min(assets.context_tokens, int(settings["context_tokens"]),
                       self.memory.limits.context_max)
         capacity = int(self.memory.service["permit_count"])
-        self.chat = ChatHandler(bridge, preparer, context, capacity)
+        self.generator = Generator(bridge, preparer, context, capacity,
+                                   self.options.preparation_slots(self.worker),
+                                   self.options.event_capacity)
         self.memory.control[0]["workers"]["ready"][self.worker] = 1
         if announce_once(self.memory.control):
             print(ready_text(self.options, assets.served_id), flush=True)
@@ -242,70 +233,27 @@ class App:
             self.death = get_cause(self.memory.service)
         return self.death or self.load_error
 
-    def serving(self) -> ChatHandler:
-        """The chat handler. Raises Unavailable while there is none."""
+    def serving(self) -> Generator:
+        """What generates. Raises Unavailable while there is none."""
         failure = self.failure()
         if failure is not None:
             raise Unavailable(f"The engine failed: {failure}.", code="engine_failed")
         if self.memory.service["draining"]:
             raise Unavailable("The server is shutting down.", code="draining", headers=RETRY)
-        if self.chat is None:
+        if self.generator is None:
             raise Unavailable("The server is starting: the model is not loaded yet.",
                               code="starting", headers=RETRY)
-        return self.chat
+        return self.generator
 
-    async def post_chat(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """Chat completions."""
-        return await self.serving().handle(receive, send)
-
-    def model_objects(self) -> list[dict[str, Any]]:
-        """OpenAI's model objects. Raises Unavailable before the core is read."""
-        if self.loaded is None:
-            self.serving()
-        assert self.loaded is not None
-        assets = self.loaded[0]
-        created = int(self.memory.service["started_ns"]) // 10**9
-        return [{"id": name, "object": "model", "created": created, "owned_by": "helios",
-                 "max_model_len": self.chat.context if self.chat else assets.context_tokens}
-                for name in (assets.served_id, *assets.aliases)]
-
-    async def get_models(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """The served model and its aliases."""
-        await send_json(send, 200, as_json({"object": "list", "data": self.model_objects()}))
-        return 200
-
-    async def get_model(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """One model by id."""
-        name = scope["path"].removeprefix("/v1/models/")
-        for model in self.model_objects():
-            if model["id"] == name:
-                await send_json(send, 200, as_json(model))
-                return 200
-        raise NotFound(f"The model `{name}` does not exist.", "model", "model_not_found")
-
-    async def get_health(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """200 while the engine lives, 503 with the cause once it does not."""
-        failure = self.failure()
-        if failure is not None:
-            raise Unavailable(f"The engine failed: {failure}.", code="engine_failed")
-        await send_json(send, 200, as_json({"status": "ok" if self.chat else "starting"}))
-        return 200
-
-    async def get_ready(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """200 when every worker serves requests."""
-        self.serving()
-        if not self.memory.control[0]["workers"]["ready"][: self.options.workers].all():
-            raise Unavailable("Some worker is still loading.", code="starting", headers=RETRY)
-        await send_json(send, 200, as_json({"status": "ready"}))
-        return 200
-
-    async def get_metrics(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
-        """Prometheus text."""
-        body = self.exporter.text()
-        await send({"type": "http.response.start", "status": 200, "headers": (
-            (b"content-type", CONTENT_TYPE), (b"content-length", b"%d" % len(body)))})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-        return 200
+    def abort(self, id: str) -> bool:
+        """Ends the live request whose answer has that id; False if there is none."""
+        if self.bridge is None:
+            return False
+        worker = self.bridge.abort(id.rpartition("-")[2].rpartition("_")[2])
+        if worker is None:
+            return False
+        os.eventfd_write(self.wake_workers[worker], 1)
+        return True
 
 
 def base_url(options: ServeOptions) -> str:

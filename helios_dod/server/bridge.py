@@ -7,6 +7,9 @@ nothing, so a paused reader cannot hold up another.
 import asyncio
 import contextlib
 import os
+import re
+import secrets
+import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
@@ -20,13 +23,26 @@ from helios_dod.frontend.output.terms import Event
 from helios_dod.frontend.reading import Reading
 from helios_dod.frontend.text import ROW_BITS, Detokeniser
 from helios_dod.limits import Limits
-from helios_dod.server.chunks import LogprobEntries
+from helios_dod.server.chunks import LogprobEntries, Score
 from helios_dod.server.control import SharedMemory
-from helios_dod.server.errors import ApiError, ExecutionFailed, Unavailable
-from helios_dod.tables.service import claim_permits, reclaim_permits, release_permits
+from helios_dod.server.errors import (
+    Aborted,
+    ApiError,
+    DeadlinePassed,
+    ExecutionFailed,
+    Unavailable,
+)
+from helios_dod.tables.service import (
+    ask_abort,
+    claim_permits,
+    reclaim_permits,
+    release_permits,
+    seconds_to_permits,
+)
 from helios_dod.terms import (
     EGRESS_FINISHED,
     EGRESS_REJECTED,
+    EGRESS_SCORE,
     EGRESS_TOKEN,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
@@ -40,6 +56,8 @@ from helios_dod.terms import (
 )
 from helios_dod.world import attach
 
+NAME = re.compile(r"[0-9a-f]{24}")
+READ = (EGRESS_TOKEN, EGRESS_FINISHED)  # events that a parser takes
 BATCH = 1024  # events taken at once
 BATCHES_PER_WAKE = 64
 RETRY_S = 0.002  # a full ingress ring is tried again after this
@@ -47,7 +65,6 @@ FINISH_REASONS = {FINISH_EOS: "stop", FINISH_STOP_TOKEN: "stop", FINISH_LIMIT: "
 FAILURES = {
     FINISH_CANCELLED: "The request was cancelled by the server.",
     FINISH_NON_FINITE: "The model produced logits that are not finite for this request.",
-    FINISH_DEADLINE: "The request did not finish before its deadline.",
     FINISH_DEVICE_ERROR: "The device failed while executing this request.",
 }
 
@@ -60,6 +77,12 @@ class Answer(Protocol):
 
     def said(self, choice: "Choice", events: Sequence[Event], entry: bytes) -> None:
         """What the choice's parser made of one more token, and entries if asked."""
+
+    def observed(self, choice: "Choice", token: int, completed_ns: int) -> None:
+        """A generated token, shown or not, and when it was accepted (0: not asked for)."""
+
+    def prompt_scored(self, choice: "Choice", scores: Sequence[Score]) -> None:
+        """The scores of the choice's prompt, from its second token on."""
 
     def finished(self, choice: "Choice", text: bytes, entry: bytes, reason: str) -> None:
         """The choice is complete; `generated` and `cached` are set."""
@@ -80,6 +103,9 @@ class Choice:
     cached: int = 0  # prompt tokens that were not computed
     held: bytes = b""  # entry of a token whose text is withheld (see put_events)
     reading: Reading | None = None  # None: all output is text
+    observed: bool = False
+    prompt_count: int = 0
+    scores: list[Score] = field(default_factory=list)
 
 
 @dataclass
@@ -101,6 +127,7 @@ class Bridge:
         self.entries = LogprobEntries(self.detokeniser.table)
         self._ends, self._shown = np.zeros(BATCH, np.int64), np.zeros(BATCH, np.uint8)
         self._retrying = False
+        self._aborts = int(self.memory.control[0]["workers"]["aborts"][self.worker])
 
     def warm(self) -> None:
         """Compiles what serving calls, on a world of the same type that nobody reads."""
@@ -109,7 +136,9 @@ class Bridge:
         edge.cancel(0)
         rows = np.zeros(0, np.int64)
         claim_permits(self.memory.control, self.worker + 1, rows)
-        release_permits(self.memory.control, rows)
+        release_permits(self.memory.control, self.worker, rows, 0)
+        seconds_to_permits(self.memory.control, 1, 0)
+        ask_abort(self.memory.control, 0, 0, -1)
         self.detokeniser.feed(edge.events(), 0, self._ends, self._shown)
 
     def adopt(self) -> int:
@@ -131,18 +160,33 @@ class Bridge:
 
     def release(self, permits: list[int]) -> None:
         """Returns permits."""
-        release_permits(self.memory.control, np.array(permits, np.int64))
+        release_permits(self.memory.control, self.worker, np.array(permits, np.int64),
+                        time.monotonic_ns())
+
+    def retry_after(self, count: int) -> int:
+        """Seconds until so many permits are expected to be free."""
+        return int(seconds_to_permits(self.memory.control, count, time.monotonic_ns()))
+
+    def next_name(self, permit: int) -> str:
+        """24 hexadecimal digits that name the request whose first choice gets this permit next:
+        worker, tag, and what makes it no guess."""
+        serial = int(self.memory.control[0]["workers"]["serial"][self.worker]) + 1
+        return f"{self.worker:02x}{serial << ROW_BITS | permit:014x}{secrets.token_hex(4)}"
 
     def submit(self, permits: list[int], submissions: list[Submission],
-               answer: Answer, readings: Sequence[Reading] = ()) -> list[Choice]:
+               answer: Answer, readings: Sequence[Reading] = (),
+               observed: bool = False) -> list[Choice]:
         """Queues a request's choices; permits become theirs, until `drop`. readings: how each
-        choice's output is read; none: all of it is text."""
+        choice's output is read; none: all of it is text. observed: the answer wants every token."""
         serial = self.memory.control[0]["workers"]["serial"]
+        tags = self.memory.control[0]["permits"]["tag"]
         choices = []
         for index, (permit, submission) in enumerate(zip(permits, submissions, strict=True)):
             serial[self.worker] += 1
             submission.tag = int(serial[self.worker]) << ROW_BITS | permit
-            choice = Choice(submission.tag, index, answer)
+            choice = Choice(submission.tag, index, answer, observed=observed,
+                            prompt_count=len(submission.prompt))
+            tags[permit] = submission.tag
             self.choices[submission.tag] = choice
             if readings:  # its row of the detokeniser stays closed
                 choice.reading = readings[index]
@@ -195,6 +239,10 @@ class Bridge:
             os.eventfd_read(self.wake_self)
         if self.outbox:
             self.flush()
+        asked = int(self.memory.control[0]["workers"]["aborts"][self.worker])
+        if asked != self._aborts:
+            self._aborts = asked
+            self._abort()
         for _ in range(BATCHES_PER_WAKE):
             events = self.edge.events()
             self.deliver(events)
@@ -221,9 +269,13 @@ class Bridge:
             choice = self.choices.get(tags[i])
             if choice is None or not choice.live:
                 continue
-            if choice.reading is not None and kinds[i] != EGRESS_REJECTED:
+            if choice.reading is not None and kinds[i] in READ:
                 self._read(choice, choice.reading, events[i], kinds[i], tokens[i], scored[i] >= 0)
+            elif kinds[i] == EGRESS_SCORE:
+                self._prompt_scored(choice, tokens[i], float(events[i]["logprob"]))
             elif kinds[i] == EGRESS_TOKEN:
+                if choice.observed:
+                    self._observed(choice, events[i])
                 if scored[i] >= 0:
                     self._scored(choice, piece, events[i], self._shown[i])
                 elif piece:
@@ -232,6 +284,17 @@ class Bridge:
                 self._finish(choice, piece, events[i])
             elif kinds[i] == EGRESS_REJECTED:
                 self._reject(choice, events[i])
+
+    def _observed(self, choice: Choice, event: np.void) -> None:
+        stamp = int(event["completed_ns"])
+        if stamp:
+            stamp -= int(self.memory.service["origin_ns"])
+        choice.answer.observed(choice, int(event["token"]), stamp)
+
+    def _prompt_scored(self, choice: Choice, token: int, logprob: float) -> None:
+        choice.scores.append((token, logprob))
+        if len(choice.scores) == choice.prompt_count - 1:
+            choice.answer.prompt_scored(choice, choice.scores)
 
     def _scored(self, choice: Choice, piece: bytes, event: np.void, shown: int) -> None:
         entry = self._entry(choice, event, bool(shown))
@@ -250,6 +313,8 @@ class Bridge:
     def _read(self, choice: Choice, reading: Reading, event: np.void, kind: int, token: int,
               scored: bool) -> None:
         """One event of a choice whose output is parsed."""
+        if kind == EGRESS_TOKEN and choice.observed:
+            self._observed(choice, event)
         try:
             if kind == EGRESS_TOKEN:
                 said = reading.token(token)
@@ -275,6 +340,11 @@ class Bridge:
         reason = int(event["reason"])
         choice.generated, choice.cached = int(event["index"]), int(event["value"])
         ended = FINISH_REASONS.get(reason)
+        if reason == FINISH_DEADLINE:
+            choice.answer.failed(DeadlinePassed(
+                "The request did not finish before its deadline.", "deadline_ms",
+                "deadline_passed"))
+            return
         if ended is None:
             choice.answer.failed(ExecutionFailed(
                 FAILURES.get(reason, f"The request ended with reason {reason}."),
@@ -293,6 +363,26 @@ class Bridge:
         choice.answer.failed(Unavailable(
             f"The engine cannot take this request: it needs {asked} {what}, "
             f"and {possible} are possible.", code="engine_capacity"))
+
+    def abort(self, name: str) -> int | None:
+        """Asks for the end of the request of that name (see next_name), whichever worker has it:
+        that worker, to be woken, or None if no such request lives."""
+        if not NAME.fullmatch(name):
+            return None
+        worker, tag = int(name[:2], 16), int(name[2:16], 16)
+        row = tag & ((1 << ROW_BITS) - 1)
+        found = ask_abort(self.memory.control, worker, row, tag)
+        return worker if found else None
+
+    def _abort(self) -> None:
+        """Ends the requests that someone asked to abort."""
+        permits = self.memory.control[0]["permits"]
+        for choice in list(self.choices.values()):
+            row = choice.tag & ((1 << ROW_BITS) - 1)
+            if permits["abort_tag"][row] == choice.tag:
+                self.cancel([c for c in self.choices.values() if c.answer is choice.answer])
+                choice.answer.failed(Aborted("The request was aborted by its id.",
+                                             code="request_aborted"))
 
     def fail_all(self, error: ApiError) -> None:
         """The engine is gone: every live request fails."""

@@ -1,153 +1,222 @@
-"""POST /v1/chat/completions."""
+"""The dialect of POST /v1/chat/completions: fixed prefix, escaped text, fixed suffix."""
 
-import asyncio
-import contextlib
-import secrets
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Sequence
 
-from helios_dod.frontend.preparation import PreparedChat, Preparer
-from helios_dod.frontend.requests import BODY_BYTES_MAX, RequestError, decode_chat
-from helios_dod.server.answers import Send, Stream, Whole
-from helios_dod.server.bridge import Bridge, Choice
-from helios_dod.server.chunks import as_json
-from helios_dod.server.errors import ApiError, InvalidRequest, NotFound, too_many
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-INLINE_BYTES = 16_384  # larger bodies are prepared on a thread, so that streams keep flowing
-
-
-class Disconnected(Exception):
-    """The client went away before its request was read."""
+from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONING, Event
+from helios_dod.frontend.preparation import Prepared, Preparer
+from helios_dod.frontend.requests import ChatRequest, decode_chat
+from helios_dod.frontend.text import ByteTable
+from helios_dod.server.answers import Answer, Collected, Whole
+from helios_dod.server.chunks import (
+    DONE,
+    Score,
+    as_json,
+    call_json,
+    error_event,
+    escaped,
+    prompt_logprobs_json,
+    usage_json,
+)
+from helios_dod.server.errors import ApiError
 
 
-async def read_body(receive: Receive) -> bytes:
-    """The request body. Raises InvalidRequest past the limit, Disconnected."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        part = message.get("body", b"")
-        size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise InvalidRequest(
-                f"The request body has more than {BODY_BYTES_MAX} bytes.", code="request_too_large")
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
+def usage_of(answer: Answer) -> bytes:
+    """OpenAI's usage object of a complete answer."""
+    return usage_json(answer.prompt_count, answer.generated, answer.cached)
 
 
-def prepare_body(preparer: Preparer, body: bytes, context: int) -> PreparedChat:
-    """Decodes, checks and tokenises. Raises RequestError, NotFound."""
-    request = decode_chat(body)
-    if request.model not in preparer.names:
-        raise NotFound(
-            f"The model `{request.model}` does not exist; this server has "
-            f"`{preparer.assets.served_id}`.", "model", "model_not_found")
-    return preparer.prepare(request, context)
+def observations(answer: Answer) -> bytes:
+    """Top-level fields of an observed answer that is complete, each behind a comma."""
+    prepared = answer.prepared
+    if not prepared.observed:
+        return b""
+    fields = b',"reused_prompt_tokens":%d' % answer.cached
+    if prepared.timed:
+        fields += (b',"performance":{"ingress_ns":%d,"enqueue_ns":%d,"reused_prompt_tokens":%d}'
+                   % (answer.ingress_ns, answer.enqueue_ns, answer.cached))
+    return fields
 
 
-async def until_disconnect(receive: Receive) -> None:
-    """Returns when the client has gone (or the response is complete)."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def prompt_ids(prepared: Prepared) -> bytes:
+    """The prompt's token ids as a top-level field, if they are asked for. Of several prompts, a
+    list of each."""
+    if not prepared.observed:
+        return b""
+    lists = [prompt.tolist() for prompt in prepared.prompts]
+    return b',"prompt_token_ids":%b' % as_json(lists[0] if len(lists) == 1 else lists)
 
 
-class ChatHandler:
-    """Serves chat completions of one worker. context: tokens of prompt and output at most."""
+def observed_fields(token: int, completed_ns: int, timed: bool) -> bytes:
+    """A choice's observation of one token, behind a comma."""
+    fields = b',"token_ids":[%d]' % token
+    return fields + b',"token_timestamps_ns":[%d]' % completed_ns if timed else fields
 
-    def __init__(self, bridge: Bridge, preparer: Preparer, context: int, capacity: int) -> None:
-        self.bridge, self.preparer = bridge, preparer
-        self.context, self.capacity = context, capacity
 
-    async def prepare(self, body: bytes) -> PreparedChat:
-        """A prepared request. Raises ApiError."""
-        try:
-            if len(body) <= INLINE_BYTES:
-                return prepare_body(self.preparer, body, self.context)
-            return await asyncio.get_running_loop().run_in_executor(
-                None, prepare_body, self.preparer, body, self.context)
-        except RequestError as error:
-            raise InvalidRequest.of(error) from None
+class ChunkForm:
+    """The parts of one streamed choice's chunks."""
 
-    def head(self) -> bytes:
+    def __init__(self, head: bytes, index: int, usage: bool) -> None:
+        """head: `"id":...,"created":...,"model":...`. usage: chunks carry "usage":null."""
+        self.usage = b',"usage":null' if usage else b""
+        tail = self.usage + b"}\n\n"
+        self.before = (
+            b'data: {"object":"chat.completion.chunk",%b,"choices":[{"index":%d,"delta":'
+            % (head, index))
+        self.text = self.before + b'{"content":"'
+        self.after_text = b'"},"logprobs":null,"finish_reason":null}]' + tail
+        self.tail = tail
+        self.empty = self.before + b'{},"logprobs":null,"finish_reason":null'
+        self.reasoning = self.before + b'{"reasoning_content":"'
+        self.after_call = b']},"logprobs":null,"finish_reason":null}]' + tail
+
+    def call_before(self, index: int) -> bytes:
+        """The beginning of a chunk of call `index`."""
+        return b'%b{"tool_calls":[{"index":%d,' % (self.before, index)
+
+
+class ChatScript:
+    """Chat completion chunks."""
+
+    def __init__(self, head: bytes, prepared: Prepared, table: ByteTable) -> None:
+        self.head, self.prepared, self.table = head, prepared, table
+        self.usage = prepared.include_usage
+        self.forms = [ChunkForm(head, index, self.usage)
+                      for index in range(len(prepared.submissions))]
+
+    def begin(self) -> bytes:
+        """Every choice's role; the prompt's ids go with the first."""
+        chunks, ids = b"", prompt_ids(self.prepared)
+        for form in self.forms:
+            chunks += (form.before + b'{"role":"assistant","content":""},"logprobs":null,'
+                       b'"finish_reason":null}]' + ids + form.tail)
+            ids = b""
+        return chunks
+
+    def text(self, index: int, text: bytes) -> bytes:
+        """A content delta."""
+        form = self.forms[index]
+        return form.text + text + form.after_text
+
+    def scored(self, index: int, text: bytes, entries: bytes) -> bytes:
+        """A content delta with log-probabilities."""
+        form = self.forms[index]
+        return (b'%b%b"},"logprobs":{"content":[%b],"refusal":null},"finish_reason":null}]%b'
+                % (form.text, text, entries, form.tail))
+
+    def said(self, index: int, event: Event) -> bytes:
+        """The chunk of one event of the parser; the end of a call has none."""
+        kind, form = event.kind, self.forms[index]
+        if kind == CONTENT:
+            return form.text + escaped(event.text) + form.after_text
+        if kind == REASONING:
+            return form.reasoning + escaped(event.text) + form.after_text
+        if kind == ARGUMENTS:
+            fields = b'"function":{"arguments":"%b"}}' % escaped(event.text)
+        elif kind == BEGIN:
+            fields = call_json(event.text, event.id, b"") + b"}"
+        else:
+            return b""
+        return form.call_before(event.index) + fields + form.after_call
+
+    def observed(self, index: int, token: int, completed_ns: int) -> bytes:
+        """An empty delta with the token's id."""
+        form = self.forms[index]
+        fields = observed_fields(token, completed_ns, self.prepared.timed)
+        return form.empty + fields + b"}]" + form.tail
+
+    def prompt_scored(self, index: int, scores: Sequence[Score]) -> bytes:
+        """An empty delta beside the scores."""
+        form = self.forms[index]
+        return b'%b}],"prompt_logprobs":%b%b' % (
+            form.empty, prompt_logprobs_json(scores, self.table), form.tail)
+
+    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+        """The choice's last chunk; the answer's last one carries what an observer asked for."""
+        form = self.forms[index]
+        fields, usage = b"", form.usage
+        if answer is not None:
+            fields = observations(answer)
+            if self.prepared.observed and not self.usage:
+                usage = b',"usage":' + usage_of(answer)
+        return (b'%b{},"logprobs":null,"finish_reason":"%b"}]%b%b}\n\n'
+                % (form.before, reason.encode(), fields, usage))
+
+    def close(self, answer: Answer) -> bytes:
+        """The usage chunk, if asked for, and the end mark."""
+        if not self.usage:
+            return DONE
+        return (b'data: {"object":"chat.completion.chunk",%b,"choices":[],"usage":%b}\n\n%b'
+                % (self.head, usage_of(answer), DONE))
+
+    def error(self, error: ApiError) -> bytes:
+        """OpenAI's error object."""
+        return error_event(error.body())
+
+
+def message_json(collected: Collected) -> bytes:
+    """The message of a whole answer."""
+    text, calls = b"".join(collected.texts), collected.message.call_fields()
+    reasoning = b"".join(collected.message.reasoning)
+    content = b"null" if calls and not text else b'"%b"' % text
+    extra = b',"reasoning_content":"%b"' % reasoning if reasoning else b""
+    if calls:
+        extra += b',"tool_calls":[%b]' % b",".join(b"{%b}" % call for call in calls)
+    return b'{"role":"assistant","content":%b,"refusal":null%b}' % (content, extra)
+
+
+def collected_observation(collected: Collected, prepared: Prepared) -> bytes:
+    """A whole choice's observations, behind commas."""
+    if not prepared.observed:
+        return b""
+    fields = b',"token_ids":' + as_json(collected.tokens)
+    if prepared.timed:
+        fields += b',"token_timestamps_ns":' + as_json(collected.times)
+    return fields
+
+
+def choice_json(index: int, collected: Collected, prepared: Prepared) -> bytes:
+    """One choice of a whole answer."""
+    scores = b"null"
+    if prepared.logprobs:
+        scores = b'{"content":[%b],"refusal":null}' % b",".join(collected.entries)
+    return (b'{"index":%d,"message":%b,"logprobs":%b,"finish_reason":"%b"%b}'
+            % (index, message_json(collected), scores, collected.reason.encode(),
+               collected_observation(collected, prepared)))
+
+
+class ChatEndpoint:
+    """POST /v1/chat/completions."""
+
+    path, prefix = "/v1/chat/completions", "chatcmpl-"
+
+    def __init__(self, preparer: Preparer) -> None:
+        self.preparer, self.table = preparer, preparer.assets.byte_table
+
+    def decode(self, body: bytes) -> ChatRequest:
+        """Raises RequestError."""
+        return decode_chat(body)
+
+    def prepare(self, request: ChatRequest, context: int) -> Prepared:
+        """Raises RequestError."""
+        return self.preparer.prepare(request, context)
+
+    def script(self, request: ChatRequest, id: str, created: int, prepared: Prepared) -> ChatScript:
+        """The words of a streamed answer."""
+        return ChatScript(self.head(id, created), prepared, self.table)
+
+    def head(self, id: str, created: int) -> bytes:
         """The fields that every object of one answer repeats."""
-        return b'"id":"chatcmpl-%b","created":%d,"model":%b' % (
-            secrets.token_hex(12).encode(), int(time.time()),
-            as_json(self.preparer.assets.served_id))
+        return b'"id":"%b","created":%d,"model":%b' % (
+            id.encode(), created, as_json(self.preparer.assets.served_id))
 
-    async def handle(self, receive: Receive, send: Send) -> int:
-        """Answers one request; the status sent, or 0 if the client went away. Raises ApiError
-        before anything was sent."""
-        body = await read_body(receive)
-        permits = self.claim(1)
-        try:
-            prepared = await self.prepare(body)
-            count = len(prepared.submissions)
-            if count > self.capacity:
-                raise InvalidRequest(f"'n' is {count}, more than the server's capacity of "
-                                     f"{self.capacity} requests.", "n", "invalid_value")
-            permits += self.claim(count - 1)
-            answer = self.answer_for(prepared, send)
-        except BaseException:
-            self.bridge.release(permits)
-            raise
-        choices = self.bridge.submit(
-            permits, prepared.submissions, answer, prepared.readings)
-        if isinstance(answer, Stream):
-            self.bridge.memory.control[0]["workers"]["streams"][self.bridge.worker] += 1
-            answer.begin()
-        return await self.respond(answer, choices, receive, send)
-
-    def claim(self, count: int) -> list[int]:
-        """Permits. Raises TooManyRequests when fewer are free."""
-        permits = self.bridge.claim(count)
-        if permits is None:
-            raise too_many(count, self.capacity)
-        return permits
-
-    def answer_for(self, prepared: PreparedChat, send: Send) -> Stream | Whole:
-        """What will collect or stream the request's events."""
-        count, prompt_count = len(prepared.submissions), len(prepared.prompt)
-        if prepared.stream:
-            return Stream(send, self.head(), prompt_count, count, prepared.include_usage)
-        return Whole(self.head(), prompt_count, count, prepared.logprobs)
-
-    async def respond(self, answer: Stream | Whole, choices: list[Choice], receive: Receive,
-                      send: Send) -> int:
-        """Waits for the answer or the client's leaving; frees everything at the end."""
-        gone = asyncio.ensure_future(until_disconnect(receive))
-        try:
-            await asyncio.wait({gone, answer.done}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done.done():
-                return 0
-            if isinstance(answer, Stream):
-                return 200
-            return await self.send_whole(answer, send)
-        finally:
-            self.bridge.drop(choices)
-            gone.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await gone
-
-    async def send_whole(self, answer: Whole, send: Send) -> int:
-        """Sends a JSON answer. Raises its error."""
-        if answer.error is not None:
-            raise answer.error
-        await send_json(send, 200, answer.body())
-        return 200
-
-
-async def send_json(send: Send, status: int, body: bytes,
-                    headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """One response with a JSON body."""
-    await send({"type": "http.response.start", "status": status, "headers": (
-        (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers)})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def send_error(send: Send, error: ApiError) -> None:
-    """One error response."""
-    await send_json(send, error.status, error.body(), error.headers)
+    def whole(self, request: ChatRequest, id: str, created: int, answer: Whole) -> bytes:
+        """A complete answer."""
+        prepared = answer.prepared
+        choices = b",".join(choice_json(index, collected, prepared)
+                            for index, collected in enumerate(answer.choices))
+        extra = prompt_ids(prepared) + observations(answer)
+        if prepared.scored:
+            extra += b',"prompt_logprobs":' + prompt_logprobs_json(
+                answer.choices[0].prompt_scores, self.table)
+        return (b'{"object":"chat.completion",%b,"choices":[%b],"usage":%b%b}'
+                % (self.head(id, created), choices, usage_of(answer), extra))

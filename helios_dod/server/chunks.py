@@ -1,11 +1,11 @@
-"""The bytes of chat completion answers: fixed prefix, escaped text, fixed suffix."""
+"""The bytes that answers of all dialects are made of."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONING, Event
 from helios_dod.frontend.text import ByteTable
 
 FLOOR_LOGPROB = -9999.0  # OpenAI's stand-in for minus infinity
@@ -56,8 +56,7 @@ class LogprobEntries:
 
     def one(self, token: int, logprob: float) -> bytes:
         """The fields of one token, without braces."""
-        finite = logprob if np.isfinite(logprob) else FLOOR_LOGPROB
-        return self.head(token) + b"%.6g" % finite
+        return self.head(token) + b"%.6g" % number(logprob)
 
     def entry(self, event: np.void) -> bytes:
         """The entry of one token event."""
@@ -69,60 +68,20 @@ class LogprobEntries:
         return b'{%b,"top_logprobs":[%b]}' % (chosen, top)
 
 
-class ChunkForm:
-    """The parts of one streamed choice's chunks."""
-
-    def __init__(self, head: bytes, index: int, usage: bool) -> None:
-        """head: `"id":...,"created":...,"model":...`. usage: chunks carry "usage":null."""
-        tail = b',"usage":null}\n\n' if usage else b"}\n\n"
-        self.before = (
-            b'data: {"object":"chat.completion.chunk",%b,"choices":[{"index":%d,"delta":'
-            % (head, index))
-        self.text = self.before + b'{"content":"'
-        self.after_text = b'"},"logprobs":null,"finish_reason":null}]' + tail
-        self.tail = tail
-        self.reasoning = self.before + b'{"reasoning_content":"'
-        self.after_call = b']},"logprobs":null,"finish_reason":null}]' + tail
-
-    def role(self) -> bytes:
-        """The first chunk."""
-        return (self.before + b'{"role":"assistant","content":""},"logprobs":null,'
-                b'"finish_reason":null}]' + self.tail)
-
-    def scored(self, text: bytes, entries: bytes) -> bytes:
-        """A text chunk with log-probabilities."""
-        return (b'%b%b"},"logprobs":{"content":[%b],"refusal":null},"finish_reason":null}]%b'
-                % (self.text, text, entries, self.tail))
-
-    def said(self, event: Event) -> bytes:
-        """The chunk of one event of the parser; the end of a call has none."""
-        kind = event.kind
-        if kind == CONTENT:
-            return self.text + escaped(event.text) + self.after_text
-        if kind == REASONING:
-            return self.reasoning + escaped(event.text) + self.after_text
-        if kind == ARGUMENTS:
-            fields = b'"function":{"arguments":"%b"}}' % escaped(event.text)
-        elif kind == BEGIN:
-            fields = call_json(event.text, event.id, b"") + b"}"
-        else:
-            return b""
-        return self.call_before(event.index) + fields + self.after_call
-
-    def call_before(self, index: int) -> bytes:
-        """The beginning of a chunk of call `index`."""
-        return b'%b{"tool_calls":[{"index":%d,' % (self.before, index)
-
-    def finish(self, reason: str) -> bytes:
-        """The last chunk of the choice."""
-        return (b'%b{},"logprobs":null,"finish_reason":"%b"}]%b'
-                % (self.before, reason.encode(), self.tail))
+Score = tuple[int, float]  # a prompt token and its log-probability
 
 
-def usage_chunk(head: bytes, usage: bytes) -> bytes:
-    """The chunk with choices=[] that carries usage."""
-    return (b'data: {"object":"chat.completion.chunk",%b,"choices":[],"usage":%b}\n\n'
-            % (head, usage))
+def number(logprob: float) -> float:
+    """A log-probability that JSON can hold."""
+    return logprob if np.isfinite(logprob) else FLOOR_LOGPROB
+
+
+def prompt_logprobs_json(scores: Sequence[Score], table: ByteTable) -> bytes:
+    """vLLM's prompt_logprobs: null for the first token, then {id: {...}} of each."""
+    return as_json([None] + [
+        {str(token): {"logprob": number(logprob),
+                      "decoded_token": table.token(token).decode("utf-8", "replace")}}
+        for token, logprob in scores])
 
 
 def error_event(body: bytes) -> bytes:
@@ -130,23 +89,6 @@ def error_event(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n"
 
 
-def completion_json(head: bytes, choices: list[bytes], usage: bytes) -> bytes:
-    """A whole answer."""
-    return (b'{"object":"chat.completion",%b,"choices":[%b],"usage":%b}'
-            % (head, b",".join(choices), usage))
-
-
-def message_json(text: bytes, reasoning: bytes, calls: list[bytes]) -> bytes:
-    """The message of a whole answer. text, reasoning: escaped. calls: fields of finished calls."""
-    content = b"null" if calls and not text else b'"%b"' % text
-    extra = b',"reasoning_content":"%b"' % reasoning if reasoning else b""
-    if calls:
-        extra += b',"tool_calls":[%b]' % b",".join(b"{%b}" % call for call in calls)
-    return b'{"role":"assistant","content":%b,"refusal":null%b}' % (content, extra)
-
-
-def choice_json(index: int, message: bytes, entries: bytes | None, reason: str) -> bytes:
-    """One choice of a whole answer. entries: joined log-probability entries."""
-    scores = b"null" if entries is None else b'{"content":[%b],"refusal":null}' % entries
-    return (b'{"index":%d,"message":%b,"logprobs":%b,"finish_reason":"%b"}'
-            % (index, message, scores, reason.encode()))
+def named_event(name: str, fields: dict[str, Any]) -> bytes:
+    """A server-sent event whose data repeats its name as the type."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), as_json({"type": name, **fields}))

@@ -1,5 +1,5 @@
 """Errors of the HTTP surface: classes, not texts, decide the status. Bodies are OpenAI's error
-object: {"error": {"message", "type", "param", "code"}}."""
+object: {"error": {"message", "type", "param", "code"}}; under /v1/messages they are Anthropic's."""
 
 import msgspec
 
@@ -11,22 +11,31 @@ class ApiError(Exception):
 
     status = 500
     type = "server_error"
+    anthropic_type = "api_error"
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None,
                  headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
         self.message, self.param, self.code, self.headers = message, param, code, headers
 
+    def fields(self) -> dict[str, str | None]:
+        """The members of the error object."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
     def body(self) -> bytes:
         """The JSON error object."""
-        return msgspec.json.encode({"error": {
-            "message": self.message, "type": self.type, "param": self.param, "code": self.code}})
+        return msgspec.json.encode({"error": self.fields()})
+
+    def anthropic(self) -> bytes:
+        """The same in Anthropic's form."""
+        return msgspec.json.encode({"type": "error", "error": {
+            "type": self.anthropic_type, "message": self.message}})
 
 
 class InvalidRequest(ApiError):
     """The request cannot be prepared."""
 
-    status, type = 400, "invalid_request_error"
+    status, type, anthropic_type = 400, "invalid_request_error", "invalid_request_error"
 
     @classmethod
     def of(cls, error: RequestError) -> "InvalidRequest":
@@ -34,22 +43,34 @@ class InvalidRequest(ApiError):
         return cls(str(error), error.param, error.code)
 
 
-class NotFound(ApiError):
-    """No such path or model."""
+class Unauthorized(ApiError):
+    """No API key, or one that is not ours."""
 
-    status, type = 404, "invalid_request_error"
+    status, type, anthropic_type = 401, "invalid_request_error", "authentication_error"
+
+
+class NotFound(ApiError):
+    """No such path, model or live request."""
+
+    status, type, anthropic_type = 404, "invalid_request_error", "not_found_error"
 
 
 class MethodNotAllowed(ApiError):
     """The path exists, not for this method."""
 
-    status, type = 405, "invalid_request_error"
+    status, type, anthropic_type = 405, "invalid_request_error", "invalid_request_error"
+
+
+class Aborted(ApiError):
+    """Somebody asked for the end of the request by its id."""
+
+    status, type = 409, "request_aborted"
 
 
 class TooManyRequests(ApiError):
     """Every permit is taken."""
 
-    status, type = 429, "rate_limit_error"
+    status, type, anthropic_type = 429, "rate_limit_error", "rate_limit_error"
 
 
 class ExecutionFailed(ApiError):
@@ -59,11 +80,18 @@ class ExecutionFailed(ApiError):
 class Unavailable(ApiError):
     """Starting, draining, or the scheduler cannot take the request."""
 
-    status, type = 503, "service_unavailable_error"
+    status, type, anthropic_type = 503, "service_unavailable_error", "overloaded_error"
 
 
-def too_many(count: int, capacity: int) -> TooManyRequests:
-    """Full ingress. count: permits the request needs."""
+class DeadlinePassed(ApiError):
+    """The request's own deadline passed before it was complete."""
+
+    status, type = 504, "deadline_error"
+
+
+def too_many(count: int, capacity: int, seconds: int) -> TooManyRequests:
+    """Full ingress. count: permits the request needs. seconds: until they are expected free."""
     return TooManyRequests(
         f"The server is at its capacity of {capacity} requests ({count} more asked for); "
-        "try again later.", code="ingress_full", headers=((b"retry-after", b"1"),))
+        f"try again in about {seconds} s.", code="ingress_full",
+        headers=((b"retry-after", b"%d" % seconds),))

@@ -81,7 +81,7 @@ def prepare(options: ServeOptions) -> Launch:
     service["permit_count"] = options.permits
     service["worker_count"] = options.workers
     service["parent_pid"] = os.getpid()
-    service["started_ns"] = time.time_ns()
+    service["started_ns"], service["origin_ns"] = time.time_ns(), time.monotonic_ns()
     return Launch(options, memory, eventfd(), [eventfd() for _ in range(options.workers)])
 
 
@@ -111,7 +111,7 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
             for wake in launch.wake_workers:
                 os.eventfd_write(wake, 1)
 
-        engine = replace(options.engine, ready=ready,
+        engine = replace(options.engine, ready=ready, queue_capacity=options.queued,
                          stopping=lambda: bool(service["engine_stop"]))
         options.run_engine(options.core, launch.memory.world, options.limits_name,
                            launch.wake_engine, launch.wake_workers, engine)
@@ -163,7 +163,7 @@ def run_workers(launch: Launch) -> None:
 
     def load() -> App:
         return App(options, launch.memory, index[0], launch.wake_engine,
-                   launch.wake_workers[index[0]])
+                   launch.wake_workers)
 
     server = MPServer(
         "helios", address=options.host, port=options.port, interface=Interfaces.ASGI,

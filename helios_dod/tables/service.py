@@ -5,11 +5,14 @@ also names the choice that holds it.
 """
 
 from helios_dod.schema import i32, i64, scalar, table, u8
-from helios_dod.system import compare_exchange, kernel, store_release
+from helios_dod.system import compare_exchange, fetch_add, kernel, store_release
 
 STATUS_CLASSES = ("2xx", "4xx", "429", "5xx", "dropped")
 STATUS_COUNT = len(STATUS_CLASSES)
 CAUSE_BYTES = 2000
+GAP_SHIFT = 3  # a new observation weighs 1/8
+DAY_NS = 86_400 * 1_000_000_000
+RETRY_SECONDS_MAX = 60
 
 
 @table()
@@ -25,7 +28,8 @@ class Service:
     permit_count: scalar(i64)  # rows of `permits` in use
     worker_count: scalar(i64)  # rows of `workers` in use
     announced: scalar(i64[1])  # 1: some worker has said that the server is ready
-    started_ns: scalar(i64)  # monotonic
+    started_ns: scalar(i64)  # of the wall clock
+    origin_ns: scalar(i64)  # monotonic: all times that leave the server count from it
     cause_count: scalar(i64)  # bytes of cause; written by the engine
     cause: scalar(u8[CAUSE_BYTES])  # why the engine failed
 
@@ -35,6 +39,8 @@ class Permits:
     """One row a request that may be in the server; owner is the worker's row plus 1, FREE is 0."""
 
     owner: i32
+    tag: i64  # of the choice that holds it
+    abort_tag: i64  # of the choice whose request shall end; any worker writes it
 
 
 @table(rows="frontends_max")
@@ -47,6 +53,9 @@ class Workers:
     responses: i64[STATUS_COUNT]  # by status class
     streams: i64  # streamed responses begun
     permits_full: i64
+    released_ns: i64  # when permits were last returned
+    release_gap_ns: i64  # mean time between returned permits
+    aborts: i64  # abort requests, by any worker
 
 
 @kernel
@@ -68,11 +77,47 @@ def claim_permits(control, owner, rows):
 
 
 @kernel
-def release_permits(control, rows):
-    """Returns permits."""
+def release_permits(control, worker, rows, now_ns):
+    """Returns permits and notes how fast they come back."""
+    workers = control[0].workers
     for i in range(rows.shape[0]):
         assert control[0].permits.owner[rows[i]] != 0
         store_release(control[0].permits.owner, rows[i], 0)
+    if rows.shape[0] == 0:
+        return
+    if workers.released_ns[worker] > 0:
+        gap = max(now_ns - workers.released_ns[worker], 1) // rows.shape[0]
+        mean = workers.release_gap_ns[worker]
+        workers.release_gap_ns[worker] = gap if mean == 0 else mean + ((gap - mean) >> GAP_SHIFT)
+    workers.released_ns[worker] = now_ns
+
+
+@kernel
+def seconds_to_permits(control, count, now_ns):
+    """Whole seconds in which `count` permits come back at the pace of late, at least 1, at most
+    RETRY_SECONDS_MAX. A pace is no faster than the time since the last return allows."""
+    workers, returned_a_day = control[0].workers, 0
+    for worker in range(control[0].service.worker_count):
+        if workers.release_gap_ns[worker] > 0:
+            gap = max(workers.release_gap_ns[worker], now_ns - workers.released_ns[worker])
+            returned_a_day += DAY_NS // max(gap, 1)
+    if returned_a_day == 0:
+        return 1
+    need = -(-count * (DAY_NS // 1_000_000_000) // returned_a_day)
+    return min(max(need, 1), RETRY_SECONDS_MAX)
+
+
+@kernel
+def ask_abort(control, worker, row, tag):
+    """Marks the request whose first choice is `tag` in a permit's row; False if it is not there."""
+    permits = control[0].permits
+    if worker >= control[0].service.worker_count or row >= control[0].service.permit_count:
+        return False
+    if permits.owner[row] != worker + 1 or permits.tag[row] != tag:
+        return False
+    permits.abort_tag[row] = tag
+    fetch_add(control[0].workers.aborts, worker, 1)
+    return True
 
 
 @kernel

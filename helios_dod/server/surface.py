@@ -1,0 +1,150 @@
+"""Every path of the server and what it answers. Endpoints that generate are in generation.py."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from helios_dod import __version__
+from helios_dod.server import tokens
+from helios_dod.server.chat import ChatEndpoint
+from helios_dod.server.chunks import as_json
+from helios_dod.server.completions import CompletionEndpoint
+from helios_dod.server.errors import MethodNotAllowed, NotFound, Unavailable
+from helios_dod.server.generation import Endpoint
+from helios_dod.server.http import Exchange
+from helios_dod.server.metrics import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from helios_dod.server.app import App
+
+Handler = Callable[[Exchange], Awaitable[int]]
+RETRY = ((b"retry-after", b"1"),)
+GENERATING = (ChatEndpoint, CompletionEndpoint)
+
+
+class Surface:
+    """The routes of one worker: path -> method -> handler. A path that ends in /* takes one more
+    part."""
+
+    def __init__(self, app: "App") -> None:
+        self.app = app
+        self.endpoints: dict[str, Endpoint] = {}
+        self.routes: dict[str, dict[str, Handler]] = {
+            "/v1/models": {"GET": self.get_models},
+            "/v1/models/*": {"GET": self.get_model},
+            "/v1/abort": {"POST": self.post_abort},
+            "/tokenize": {"POST": self.post_tokenize},
+            "/detokenize": {"POST": self.post_detokenize},
+            "/health": {"GET": self.get_health},
+            "/ready": {"GET": self.get_ready},
+            "/version": {"GET": self.get_version},
+            "/metrics": {"GET": self.get_metrics},
+        }
+        for kind in GENERATING:
+            self.routes[kind.path] = {"POST": self.post_generating}
+
+    def find(self, path: str) -> dict[str, Handler]:
+        """A path's methods. Raises NotFound."""
+        found = self.routes.get(path) or self.routes.get(path.rpartition("/")[0] + "/*")
+        if found is None:
+            raise NotFound(f"Unknown request URL: {path}.", code="unknown_url")
+        return found
+
+    async def dispatch(self, exchange: Exchange) -> int:
+        """Routes a request; the status sent. Raises ApiError."""
+        methods = self.find(exchange.path)
+        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            raise MethodNotAllowed(
+                f"Not allowed to {exchange.method} on {exchange.path}.",
+                code="method_not_supported", headers=((b"allow", ", ".join(methods).encode()),))
+        return await handler(exchange)
+
+    async def post_generating(self, exchange: Exchange) -> int:
+        """Whatever makes the model speak."""
+        generator = self.app.serving()
+        if not self.endpoints:
+            self.endpoints = {kind.path: kind(generator.preparer) for kind in GENERATING}
+        return await generator.handle(self.endpoints[exchange.path], exchange)
+
+    def model_objects(self) -> list[dict[str, Any]]:
+        """OpenAI's model objects. Raises Unavailable before the core is read."""
+        app = self.app
+        if app.loaded is None:
+            app.serving()
+        assert app.loaded is not None
+        assets = app.loaded[0]
+        created = int(app.memory.service["started_ns"]) // 10**9
+        context = app.generator.context if app.generator else assets.context_tokens
+        return [{"id": name, "object": "model", "created": created, "owned_by": "helios",
+                 "max_model_len": context} for name in (assets.served_id, *assets.aliases)]
+
+    async def get_models(self, exchange: Exchange) -> int:
+        """The served model and its aliases."""
+        return await exchange.send_json(
+            as_json({"object": "list", "data": self.model_objects()}))
+
+    async def get_model(self, exchange: Exchange) -> int:
+        """One model by id."""
+        name = exchange.path.removeprefix("/v1/models/")
+        for model in self.model_objects():
+            if model["id"] == name:
+                return await exchange.send_json(as_json(model))
+        raise NotFound(f"The model `{name}` does not exist.", "model", "model_not_found")
+
+    async def post_abort(self, exchange: Exchange) -> int:
+        """Ends a live request by its answer's id, whichever worker has it."""
+        generator = self.app.serving()
+        body = await exchange.body()
+        request = await generator.call(len(body), tokens.decode_abort, body)
+        if not self.app.abort(request.id):
+            raise NotFound(f"No live request has the id {request.id!r}.", "id",
+                           "request_not_found")
+        return await exchange.send_json(as_json({"id": request.id, "aborted": True}))
+
+    async def post_tokenize(self, exchange: Exchange) -> int:
+        """Token ids of a text or of a conversation."""
+        generator = self.app.serving()
+        body = await exchange.body()
+        request = await generator.call(len(body), tokens.decode_tokenize, body)
+        if request.model is not None:
+            generator.check_model(request.model)
+        async with generator.slots:
+            answer = await generator.call(
+                len(body), tokens.tokenize, generator.preparer, request, generator.context)
+        return await exchange.send_json(answer)
+
+    async def post_detokenize(self, exchange: Exchange) -> int:
+        """The text of token ids."""
+        generator = self.app.serving()
+        body = await exchange.body()
+        request = await generator.call(len(body), tokens.decode_detokenize, body)
+        if request.model is not None:
+            generator.check_model(request.model)
+        answer = await generator.call(
+            len(body), tokens.detokenize, generator.preparer.assets, request)
+        return await exchange.send_json(answer)
+
+    async def get_health(self, exchange: Exchange) -> int:
+        """200 while the engine lives, 503 with the cause once it does not."""
+        failure = self.app.failure()
+        if failure is not None:
+            raise Unavailable(f"The engine failed: {failure}.", code="engine_failed")
+        return await exchange.send_json(
+            as_json({"status": "ok" if self.app.generator else "starting"}))
+
+    async def get_ready(self, exchange: Exchange) -> int:
+        """200 when every worker serves requests."""
+        self.app.serving()
+        workers = self.app.memory.control[0]["workers"]
+        if not workers["ready"][: self.app.options.workers].all():
+            raise Unavailable("Some worker is still loading.", code="starting", headers=RETRY)
+        return await exchange.send_json(as_json({"status": "ready"}))
+
+    async def get_version(self, exchange: Exchange) -> int:
+        """The server's version."""
+        return await exchange.send_json(as_json({"version": __version__}))
+
+    async def get_metrics(self, exchange: Exchange) -> int:
+        """Prometheus text."""
+        return await exchange.send_bytes(
+            200, self.app.exporter.text(), ((b"content-type", CONTENT_TYPE),))
