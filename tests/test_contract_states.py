@@ -237,6 +237,21 @@ def test_device_bodies_list_what_they_name():
         buffer=number(manifest, "slot_limit"), row_stride=4, extent=4, access=contract.READ)
     refused(serving, manifest, "(decode).states[2].access", "no access of slot_limit")
     serving, manifest, body = with_device_body()
+    arguments = body.nodes[0].kernel.arguments
+    pending = next(part.address for part in arguments
+                   if part.address.buffer == number(manifest, "pending"))
+    pending.use = wire.ADDRESS_READ  # said: so a written pending token is not what it does
+    refused(serving, manifest, "(decode).states[0].access", "READ of pending, as the program has")
+    pending.use = wire.ADDRESS_UPDATED
+    decode(serving, manifest)
+    view_of(graph_of(serving, "decode"), manifest, "pending").access = contract.WRITE
+    refused(serving, manifest, "(decode).states", "a READ view of pending, which the program reads")
+    arguments[0].address.use = wire.ADDRESS_READ
+    refused(serving, manifest, "arguments[0].address.use", "only STATE and CACHE have one")
+    arguments[0].address.use = wire.ADDRESS_USE_UNSPECIFIED
+    body.nodes[1].copy.destination.use = wire.ADDRESS_WRITTEN
+    refused(serving, manifest, "copy.destination.use", "none outside kernel arguments")
+    serving, manifest, body = with_device_body()
     body.nodes.add().ingest.buffers.append(number(manifest, "limit"))
     refused(serving, manifest, "(decode).bindings", "got none to limit")
 

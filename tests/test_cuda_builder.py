@@ -9,6 +9,8 @@ from ignition_fixtures import opened
 
 from helios_dod.contract.cuda import check_cuda
 from helios_dod.contract.errors import ContractError
+from helios_dod.contract.states import derive_views, prepare_states
+from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import pack_matrix, unpack_matrix
 from helios_dod.ignition.cuda.tiles import (
@@ -50,6 +52,18 @@ def test_programs_validate_and_name_what_exists():
         behind = {edge.after for edge in body.edges}
         assert behind == set(range(1, len(body.nodes))), "every node waits for another"
         assert not any(edge.overlap for edge in body.edges if edge.before == 0)
+
+
+def test_kernels_say_what_they_do_to_state():
+    """The same accesses as the host's operations have, which the graphs list."""
+    made = model()
+    uses = BodyUses(made.manifest)
+    for program, graph in zip(made.manifest.programs, made.contract.model.graphs, strict=True):
+        use = uses.of(program)
+        assert not use.named
+        assert {view.SerializeToString() for view in derive_views(made.manifest, use)} == {
+            view.SerializeToString() for view in graph.states}
+        assert prepare_states(made.manifest, 3, graph, use, program.name)
 
 
 def test_cubins_hold_their_kernels_for_the_architecture():

@@ -65,15 +65,14 @@ def _node_problem(manifest: wire.ExecutionManifest, node: wire.CudaNode) -> Prob
     if kind == "copy":
         if node.copy.nbytes == 0:
             return "copy.nbytes", "at least 1", 0
-        return _inside("copy.source", _address_problem(manifest, node.copy.source, False)) or (
-            _inside("copy.destination", _address_problem(manifest, node.copy.destination, True)))
+        return _inside("copy.source", _place_problem(manifest, node.copy.source, False)) or (
+            _inside("copy.destination", _place_problem(manifest, node.copy.destination, True)))
     if kind == "fill":
         if node.fill.nbytes == 0:
             return "fill.nbytes", "at least 1", 0
         if node.fill.byte > 255:
             return "fill.byte", "0 to 255", node.fill.byte
-        return _inside("fill.destination",
-                       _address_problem(manifest, node.fill.destination, True))
+        return _inside("fill.destination", _place_problem(manifest, node.fill.destination, True))
     return "", "a kernel, copy, fill or ingest", "none"
 
 
@@ -116,6 +115,15 @@ def _argument_problem(manifest: wire.ExecutionManifest, argument: wire.CudaArgum
     return ("argument", "an argument", "none") if kind is None else None
 
 
+def _place_problem(
+    manifest: wire.ExecutionManifest, address: wire.CudaAddress, written: bool,
+) -> Problem:
+    """An address of a copy or fill, which say themselves what they do."""
+    if address.use:
+        return "use", "none outside kernel arguments", wire.AddressUse.Name(address.use)
+    return _address_problem(manifest, address, written)
+
+
 def _address_problem(
     manifest: wire.ExecutionManifest, address: wire.CudaAddress, written: bool,
 ) -> Problem:
@@ -129,4 +137,6 @@ def _address_problem(
         return "alignment", f"0, or a power of two up to {ALIGNMENT_MAX}", alignment
     if alignment and address.offset % alignment:
         return "offset", f"a multiple of {alignment}", address.offset
+    if address.use and kind not in (wire.STATE, wire.CACHE):
+        return "use", "none: only STATE and CACHE have one", wire.AddressUse.Name(address.use)
     return None

@@ -130,13 +130,14 @@ def _require_done(
         return
     number, first, end = span_of(view)
     has = 0
-    for (buffer, low, high), access in use.touched.items():
-        if buffer == number and low < end and first < high:
+    for low, high, access in use.by_buffer.get(number, ()):
+        if low < end and first < high:
             has |= access
-    allowed = contract.Access.Name(has) if has else "no access"
-    require(not view.access & ~has, field,
-            f"{allowed} of {manifest.buffers[number].name}, as the program has",
-            contract.Access.Name(view.access))
+    if view.access & ~has:
+        allowed = contract.Access.Name(has) if has else "no access"
+        raise ContractError(field,
+                            f"{allowed} of {manifest.buffers[number].name}, as the program has",
+                            contract.Access.Name(view.access))
 
 
 def _describe(buffer: wire.Buffer, span: Span) -> str:

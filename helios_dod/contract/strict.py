@@ -12,10 +12,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from helios_dod.contract.errors import ContractError
 
-# Enum fields whose zero says something: a constant axis, no scale, no minimum, no completion.
+# Enum fields whose zero says something: a constant axis, no scale, no minimum, no completion, an
+# address whose use is not said.
 ZERO_MEANS_NONE = frozenset({
     "helios.Extent.symbol", "helios.Panel.scale", "helios.Panel.minimum",
-    "helios.Buffer.completion",
+    "helios.Buffer.completion", "helios.CudaAddress.use",
 })
 
 
@@ -23,8 +24,8 @@ ZERO_MEANS_NONE = frozenset({
 class _Plan:
     """What to look at in one message type."""
 
-    # name, repeated, numbers, zero too, one of a choice
-    enums: tuple[tuple[str, bool, frozenset[int], bool, bool], ...]
+    # name, repeated, numbers that say something, one of a choice
+    enums: tuple[tuple[str, bool, frozenset[int], bool], ...]
     parts: tuple[tuple[str, bool], ...]  # sub-messages that hold enums: name, repeated
 
 
@@ -44,9 +45,10 @@ def _plan(descriptor: Descriptor) -> _Plan:
         if field.type == FieldDescriptor.TYPE_ENUM:
             assert field.enum_type is not None
             numbers = frozenset(value.number for value in field.enum_type.values)
-            zero = field.full_name in ZERO_MEANS_NONE
+            if field.full_name not in ZERO_MEANS_NONE:
+                numbers -= {0}
             chosen = field.containing_oneof is not None
-            enums.append((field.name, field.is_repeated, numbers, zero, chosen))
+            enums.append((field.name, field.is_repeated, numbers, chosen))
         elif field.message_type is not None and _holds_enums(field.message_type):
             parts.append((field.name, field.is_repeated))
     return _Plan(tuple(enums), tuple(parts))
@@ -59,12 +61,14 @@ def check_known(message: Message, name: str) -> None:
     while waiting:
         current, path = waiting.pop()
         plan = _plan(current.DESCRIPTOR)
-        for field, repeated, numbers, zero, chosen in plan.enums:
+        for field, repeated, numbers, chosen in plan.enums:
             if chosen and not current.HasField(field):
                 continue
             value = getattr(current, field)
+            if not repeated and value in numbers:
+                continue
             for number in value if repeated else (value,):
-                if number not in numbers or (number == 0 and not zero):
+                if number not in numbers:
                     raise ContractError(f"{path}.{field}", _names(current, field), number)
         for field, repeated in plan.parts:
             if repeated:

@@ -1,7 +1,8 @@
 """What the bodies of programs do to buffers: of host operations all of it is known; of device nodes
-which buffers they name, and what copies, fills and ingests do to them."""
+what copies, fills and ingests do, and kernels to the arguments that say their use."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from helios_dod.contract.manifest import ELEMENT_BYTES, row_elements
 from helios_dod.contract.operations import EVERY_PLANE, OPERATIONS, ROLE_ACCESS
@@ -18,11 +19,19 @@ class BodyUse:
     """What one body touches."""
 
     touched: dict[Span, int]  # STATE and CACHE -> READ, WRITE or READ_WRITE
-    named: frozenset[int]  # STATE and CACHE that kernels name: their use is not known
+    named: frozenset[int]  # STATE and CACHE that kernels name without saying their use
     staged: frozenset[int]  # STAGING that it reads
     resources: tuple[str, ...]  # weight resources that it reads, sorted
     keyed: tuple[tuple[int, int, int, int], ...] = ()  # key plane, value plane, page table, window
     tables: frozenset[int] = frozenset()  # page tables that it updates
+
+    @cached_property
+    def by_buffer(self) -> dict[int, list[tuple[int, int, int]]]:
+        """What it touches of each buffer: first byte, end, access."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for (number, first, end), access in self.touched.items():
+            found.setdefault(number, []).append((first, end, access))
+        return found
 
     def written(self) -> set[int]:
         """STATE and CACHE buffers that it is known to write."""
@@ -109,8 +118,13 @@ def _device_use(
     for node in body.nodes:
         kind = node.WhichOneof("node")
         if kind == "kernel":
-            named.update(argument.address.buffer for argument in node.kernel.arguments
-                         if argument.WhichOneof("argument") == "address")
+            for argument in node.kernel.arguments:
+                if argument.WhichOneof("argument") == "address":
+                    address = argument.address
+                    if address.use:
+                        touch(address.buffer, address.use)
+                    else:
+                        named.add(address.buffer)
         elif kind == "ingest":
             staged.update(node.ingest.buffers)
         elif kind == "copy":

@@ -125,6 +125,13 @@ class ExecutorWord(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUBMISSION_COUNT: _ClassVar[ExecutorWord]
     FINISHED_COUNT: _ClassVar[ExecutorWord]
 
+class AddressUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADDRESS_USE_UNSPECIFIED: _ClassVar[AddressUse]
+    ADDRESS_READ: _ClassVar[AddressUse]
+    ADDRESS_WRITTEN: _ClassVar[AddressUse]
+    ADDRESS_UPDATED: _ClassVar[AddressUse]
+
 class LiveCount(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LIVE_COUNT_UNSPECIFIED: _ClassVar[LiveCount]
@@ -213,6 +220,10 @@ INTERLEAVED: RotaryKind
 EXECUTOR_WORD_UNSPECIFIED: ExecutorWord
 SUBMISSION_COUNT: ExecutorWord
 FINISHED_COUNT: ExecutorWord
+ADDRESS_USE_UNSPECIFIED: AddressUse
+ADDRESS_READ: AddressUse
+ADDRESS_WRITTEN: AddressUse
+ADDRESS_UPDATED: AddressUse
 LIVE_COUNT_UNSPECIFIED: LiveCount
 LIVE_PACKED_ROWS: LiveCount
 LIVE_LANE_ROWS: LiveCount
@@ -773,14 +784,16 @@ class CudaArgument(_message.Message):
     def __init__(self, address: _Optional[_Union[CudaAddress, _Mapping]] = ..., word: _Optional[int] = ..., words: _Optional[int] = ..., real: _Optional[float] = ..., live: _Optional[_Union[LiveCount, str]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., executor_word: _Optional[_Union[ExecutorWord, str]] = ..., row_bytes: _Optional[int] = ...) -> None: ...
 
 class CudaAddress(_message.Message):
-    __slots__ = ("buffer", "offset", "alignment")
+    __slots__ = ("buffer", "offset", "alignment", "use")
     BUFFER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
     buffer: int
     offset: int
     alignment: int
-    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ..., alignment: _Optional[int] = ...) -> None: ...
+    use: AddressUse
+    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ..., alignment: _Optional[int] = ..., use: _Optional[_Union[AddressUse, str]] = ...) -> None: ...
 
 class CudaKernel(_message.Message):
     __slots__ = ("module", "entry", "grid", "block", "shared_nbytes", "arguments")

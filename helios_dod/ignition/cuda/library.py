@@ -15,6 +15,8 @@ POINTERS = {
     wire.F32: "*fp32", wire.BF16: "*bf16", wire.I32: "*i32", wire.U32: "*u32", wire.I64: "*i64",
     wire.U64: "*u64",
 }
+USES = (wire.ADDRESS_USE_UNSPECIFIED, wire.ADDRESS_READ, wire.ADDRESS_WRITTEN,
+        wire.ADDRESS_UPDATED)  # by the bits of the contract's Access
 ALIGNMENT = 16  # bytes that Triton's pointer specialisation means
 SCRATCH_ARGUMENTS = 2  # pointers to scratch that Triton appends to every kernel's parameters
 
@@ -26,6 +28,7 @@ class Pointer:
     buffer: int
     alignment: int = ALIGNMENT
     kind: str = ""  # Triton's pointer type; empty: by the buffer's element type
+    use: int = 0  # AddressUse of STATE and CACHE
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def encode(value: Any) -> wire.CudaArgument:
     """The wire form of an argument."""
     if isinstance(value, Pointer):
         return wire.CudaArgument(address=wire.CudaAddress(
-            buffer=value.buffer, alignment=value.alignment))
+            buffer=value.buffer, alignment=value.alignment, use=USES[value.use]))
     if isinstance(value, RowBytes):
         return wire.CudaArgument(row_bytes=value.buffer)
     if isinstance(value, Word):

@@ -11,6 +11,7 @@ What a product reads is bf16: each buffer that feeds one has a bf16 twin, which 
 
 from typing import Any
 
+from helios_dod.contract.operations import OPERATIONS, READ, READ_WRITE, ROLE_ACCESS, WRITE
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.cuda.library import Library, Pointer, RowBytes, Word
 from helios_dod.ignition.cuda.tiles import (
@@ -20,7 +21,7 @@ from helios_dod.ignition.cuda.tiles import (
     split_attention,
     vector_tile,
 )
-from helios_dod.ignition.preparation.builder import ELEMENT_BYTES
+from helios_dod.ignition.preparation.builder import ELEMENT_BYTES, OPERATION_FIELDS
 from helios_dod.ignition.prepared import PreparationError
 
 COPY_GRID = 16  # page copies that run beside each other
@@ -136,12 +137,20 @@ class Lowering:
 
     def operands(self, op: Any, names: str) -> dict[str, Pointer]:
         """Operands by field name; completion columns are only aligned to their elements."""
+        touches = {touch.field: touch for touch in OPERATIONS[OPERATION_FIELDS[
+            op.DESCRIPTOR.name]]}
         found = {}
         for name in names.split():
             index = getattr(op, name).buffer
             kind = self.manifest.buffers[index].kind
-            found[name] = Pointer(index, 4) if kind == wire.COMPLETION else Pointer(index)
+            found[name] = Pointer(index, 4) if kind == wire.COMPLETION else self.used(
+                index, ROLE_ACCESS[touches[name].role])
         return found
+
+    def used(self, index: int, use: int, kind: str = "") -> Pointer:
+        """A buffer and, where it outlives the program, what the kernel does with it."""
+        lasts = self.manifest.buffers[index].kind in (wire.STATE, wire.CACHE)
+        return Pointer(index, kind=kind, use=use if lasts else 0)
 
     def words(self, index: int) -> int:
         """4-byte words of one row."""
@@ -151,8 +160,8 @@ class Lowering:
         words = self.words(op.source.buffer)
         self.launch(
             self.rows.scatter_rows, (self.batch, -(-words // WORD_BLOCK)),
-            dict(source=Pointer(op.source.buffer, kind="*i32"), slot=Pointer(op.slot.buffer),
-                 destination=Pointer(op.destination.buffer, kind="*i32"),
+            dict(source=self.used(op.source.buffer, READ, "*i32"), slot=Pointer(op.slot.buffer),
+                 destination=self.used(op.destination.buffer, WRITE, "*i32"),
                  live=self.live(wire.ROWS_LANES)),
             dict(WORDS=words, BLOCK=min(WORD_BLOCK, power(words))))
 
@@ -161,7 +170,7 @@ class Lowering:
         self.launch(
             self.rows.fill_rows, (self.batch, -(-words // WORD_BLOCK)),
             dict(slot=Pointer(op.slot.buffer), live=self.live(wire.ROWS_LANES), value=op.value,
-                 destination=Pointer(op.destination.buffer, kind="*i32")),
+                 destination=self.used(op.destination.buffer, WRITE, "*i32")),
             dict(WORDS=words, BLOCK=min(WORD_BLOCK, power(words))))
 
     def _update_page_table(self, op: Any) -> None:
@@ -186,7 +195,8 @@ class Lowering:
             self.last = before
             self.launch(
                 self.rows.copy_pages, (COPY_GRID, -(-words // WORD_BLOCK)),
-                dict(**self.operands(op, "count pairs"), plane=Pointer(index, kind="*i32")),
+                dict(**self.operands(op, "count pairs"),
+                     plane=self.used(index, READ_WRITE, "*i32")),
                 dict(WORDS=words, BLOCK=WORD_BLOCK, GRID=COPY_GRID))
             copies += self.last
         self.last = copies
@@ -325,7 +335,8 @@ class Lowering:
             dict(partials=Pointer(self.partials), query_norm=first, key_norm=second,
                  bias=Pointer(op.bias) if op.has_bias else frequencies,
                  **self.operands(write, "position lane slot table"), frequencies=frequencies,
-                 query=query, keys=Pointer(write.key_cache), values=Pointer(write.value_cache),
+                 query=query, keys=self.used(write.key_cache, WRITE),
+                 values=self.used(write.value_cache, WRITE),
                  live=self.live(wire.ROWS_PACKED), stride=self.stride(), tokens=self.packed,
                  epsilon=float(norms[0].epsilon) if norms else 0.0,
                  magnitude=float(rotary.magnitude or 1.0)),
@@ -353,7 +364,7 @@ class Lowering:
             self.attend.attention, (self.batch * tiles, op.key_heads, splits),
             dict(query=query, output=output, part_values=part_values, part_sums=part_sums,
                  **self.operands(op, "position slot table query_start query_length"),
-                 keys=Pointer(op.key_cache), values=Pointer(op.value_cache),
+                 keys=self.used(op.key_cache, READ), values=self.used(op.value_cache, READ),
                  live=self.live(wire.ROWS_LANES), stride=self.stride(), scale=float(op.scale)),
             dict(HEADS=op.heads, KEY_HEADS=op.key_heads, HEAD=op.head, PAGE=self.page_tokens,
                  WINDOW=op.window, TILES=tiles, BLOCK_Q=queries, GROUP=group,
