@@ -33,7 +33,8 @@ from helios_dod.terms import (
 
 WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperature", "top_p",
          "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty",
-         "top_logprobs", "bias_count", "stop_words", "flags")  # order of put_submission's words
+         "top_logprobs", "bias_count", "stop_words", "flags",
+         "grammar_bytes")  # order of put_submission's words
 
 EVENT = np.dtype([
     ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
@@ -69,6 +70,7 @@ class Submission:
     delimiters: tuple[int, ...] = ()  # special tokens that are text, for stop strings
     bias: dict[int, float] = field(default_factory=dict)
     priority: int = 0  # smaller first
+    grammar: bytes = b""  # what a grammar worker compiles; empty: unconstrained
     deadline_ns: int = 0  # absolute on the engine's clock, 0: none
     timed: bool = False  # stamp each token's completion
     scored: bool = False  # score the prompt's tokens
@@ -76,9 +78,9 @@ class Submission:
 
 @kernel
 def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, payload):
-    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stops).
+    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stops, grammar).
 
-    words: int32 [15] in the order of WORDS. False when the ring has no room."""
+    words: int32 [16] in the order of WORDS. False when the ring has no room."""
     ring = world[0].ingress
     rows, capacity = ring.kind.shape[1], ring.words.shape[1]
     end, bound = ring.end[frontend, 0], world[0].settings.queue_capacity
@@ -117,6 +119,7 @@ def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, pa
     ring.bias_count[frontend, row] = words[12]
     ring.stop_words[frontend, row] = words[13]
     ring.flags[frontend, row] = words[14]
+    ring.grammar_bytes[frontend, row] = words[15]
     for i in range(EOS_MAX):
         ring.eos[frontend, row, i] = eos[i]
     store_release(ring.end[frontend], 0, end + 1)
@@ -205,7 +208,7 @@ class Edge:
             len(request.bias), len(stops),
             (FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0)
             | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0)
-            | (FLAG_KEEP_STOP if request.keep_stop else 0),
+            | (FLAG_KEEP_STOP if request.keep_stop else 0), len(request.grammar),
         ], dtype=np.int32)
         eos = np.full(EOS_MAX, -1, dtype=np.int32)
         eos[: len(request.eos)] = request.eos
@@ -214,6 +217,7 @@ class Edge:
             np.fromiter(request.bias.keys(), np.int32, len(request.bias)),
             np.fromiter(request.bias.values(), np.float32, len(request.bias)).view(np.int32),
             stops,
+            np.frombuffer(request.grammar + bytes(-len(request.grammar) % 4), np.int32),
         ])
         return bool(put_submission(
             self.world, self.frontend, request.tag, request.deadline_ns,
@@ -228,10 +232,18 @@ class Edge:
         return self._events[: take_events(self.world, self.frontend, *self._columns)]
 
 
+def row_words(request: Submission) -> int:
+    """Words of the token blocks that hold a request's prompt and its grammar."""
+    return sum(-(-words // TOKEN_BLOCK) * TOKEN_BLOCK
+               for words in (len(request.prompt), -(-len(request.grammar) // 4)))
+
+
 def check_fits(request: Submission, context_max: int) -> None:
     """Raises UserError where a request is larger than a row: it would never find room."""
     for name, count, most in (
-            ("prompt", len(request.prompt), context_max), ("eos", len(request.eos), EOS_MAX),
+            ("prompt", len(request.prompt), context_max),
+            ("prompt and grammar", row_words(request), context_max),
+            ("eos", len(request.eos), EOS_MAX),
             ("stop_ids", len(request.stop_ids), STOP_IDS_MAX),
             ("stop_sequences", len(request.stop_sequences), STOP_SEQUENCES_MAX),
             ("stop_strings", len(request.stop_strings), STOP_STRINGS_MAX),

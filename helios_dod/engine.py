@@ -13,10 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.grammars.base import Desk, GrammarWorker
 from helios_dod.recording import Recorder
 from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.system import kernel, load_acquire
 from helios_dod.systems.retire import scores_pending
+from helios_dod.tables.grammars import see_answers
 from helios_dod.tables.rings import see_rings
 from helios_dod.terms import FRAME_SUBMITTED, FREE, SLOT_DRAINING
 
@@ -25,12 +27,13 @@ IDLE_WAIT_S = 0.5  # an idle engine looks around this often, should a wake-up ev
 
 @kernel
 def begin(world, now_ns, finished_sequence):
-    """Time, fences and the rings' positions enter the world, and nowhere else; frames not yet
-    launched have a larger sequence."""
+    """Time, fences, the rings' positions and masks enter the world, and nowhere else; frames not
+    yet launched have a larger sequence."""
     world[0].clock.tick += 1
     world[0].clock.now_ns = now_ns
     world[0].frames.finished_sequence = finished_sequence
     see_rings(world)
+    see_answers(world)
 
 
 @kernel
@@ -98,8 +101,12 @@ class Engine:
     """
 
     def __init__(self, world: np.ndarray, executor: Executor,
-                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+                 clock: Callable[[], int] = time.monotonic_ns,
+                 grammars: GrammarWorker | None = None) -> None:
         self.world, self.executor, self.clock = world, executor, clock
+        self.desk = None if grammars is None else Desk(world, grammars)
+        if grammars is None:
+            world[0]["settings"]["masked"] = 0  # nobody makes masks: such requests are rejected
         self._launched = int(world[0]["frames"]["next_sequence"]) - 1
         self._launches = np.zeros((len(world[0]["frames"]["state"]), 3), np.int64)
         self._ends = np.zeros(len(world[0]["egress"]["kind"]), np.int64)
@@ -133,10 +140,13 @@ class Engine:
         self.world[0]["clock"]["completed_ns"] = self.clock()
 
     def launch(self) -> bool:
-        """Hands every newly submitted frame to the executor. True if there was one."""
+        """Hands every newly submitted frame to the executor, and jobs to the grammar worker.
+        True if there was a frame."""
         count = to_launch(self.world, self._launched, self._launches)
         for frame, program, sequence in self._launches[:count].tolist():
             self._launch(frame, program, sequence)
+        if self.desk is not None:
+            self.desk.hand_over()
         return bool(count)
 
     def _poll(self) -> int:
@@ -182,6 +192,8 @@ class Engine:
         poller.register(self.executor.descriptor(), select.POLLIN)
         if wake >= 0:
             poller.register(wake, select.POLLIN)
+        if self.desk is not None:
+            poller.register(self.desk.worker.descriptor(), select.POLLIN)
         while not stop():
             launched = self.step()
             woken = self.woken_frontends()

@@ -22,6 +22,7 @@ SCORES_MAX = 64  # prompt scores of one request that wait for its frontend
 TOKEN_BLOCK = 256  # tokens of one block of the token arena
 FRAMES_MAX = 2  # programs in flight
 PAGE_TOKENS_MAX = 16  # tokens of one page
+MASK_BITS = 32  # tokens of one word of a grammar mask
 MATCH_WINDOW = 16  # pages whose cache lines are asked for together while matching
 GROUPS_MAX = 2  # page groups (windowed and full histories)
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
@@ -46,6 +47,8 @@ class Limits:
     staging_words_max: int  # 4-byte words of one frame's staging
     page_updates_max: int  # page-table entries uploaded by one frame
     frontends_max: int
+    mask_words_max: int  # of one grammar mask
+    grammar_words_max: int  # of one grammar's text
     ingress_rows_max: int  # submissions in flight of one frontend; a power of two
     ingress_words_max: int  # payload words of one frontend's ingress; a power of two
     egress_rows_max: int  # events in flight of one frontend; a power of two
@@ -63,7 +66,9 @@ class Limits:
         assert self.stop_symbols_max < 1 << 16, "stops.failures are 16 bits"
         assert self.piece_bytes_max < 1 << 31, "pieces.begin is 32 bits"
         assert self.blocks_max >= self.blocks_per_request_max
-        assert self.ingress_words_max >= 2 * (self.context_max + 2 * BIAS_MAX + self.stop_words_max)
+        assert self.ingress_words_max >= 2 * (
+            self.context_max + 2 * BIAS_MAX + self.stop_words_max + self.grammar_words_max)
+        assert self.grammar_words_max % TOKEN_BLOCK == 0
         for power in (self.ingress_rows_max, self.ingress_words_max, self.egress_rows_max):
             assert power & (power - 1) == 0
 
@@ -71,6 +76,11 @@ class Limits:
     def prefix_rows_max(self) -> int:
         """Rows of the content index: a power of two, at least twice the pages."""
         return 1 << (2 * self.pages_max - 1).bit_length()
+
+    @property
+    def mask_area_max(self) -> int:
+        """Words of all grammar masks."""
+        return self.slots_max * self.mask_words_max
 
     @property
     def piece_ends_max(self) -> int:
@@ -90,35 +100,39 @@ class Limits:
 
     @property
     def blocks_per_request_max(self) -> int:
-        """Token blocks of one request."""
-        return self.context_max // TOKEN_BLOCK
+        """Token blocks of one request: its tokens, then its grammar."""
+        return (self.context_max + self.grammar_words_max) // TOKEN_BLOCK
 
 
 TEST_MIN = Limits(
     "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=1,
     pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12,
     programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
+    mask_words_max=64, grammar_words_max=256,
     frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
     vocabulary_max=64, piece_bytes_max=512, stop_bytes_max=64, stop_tokens_max=64,
 )
 SMALL = Limits(
     "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=1,
     pages_max=65_536, pages_per_request_max=1024, context_max=16_384, blocks_max=16_384,
-    programs_max=64, bindings_max=2048, staging_words_max=262_144, page_updates_max=2048,
+    programs_max=64, bindings_max=2048, staging_words_max=786_432, page_updates_max=2048,
+    mask_words_max=8192, grammar_words_max=32_768,
     frontends_max=4, ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
     vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 MEDIUM = Limits(
     "MEDIUM", requests_max=1024, slots_max=256, lanes_max=256, packed_max=4096, width_max=8,
     pages_max=262_144, pages_per_request_max=2048, context_max=32_768, blocks_max=32_768,
-    programs_max=128, bindings_max=4096, staging_words_max=524_288, page_updates_max=8192,
+    programs_max=128, bindings_max=4096, staging_words_max=2_621_440, page_updates_max=8192,
+    mask_words_max=8192, grammar_words_max=65_536,
     frontends_max=8, ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
     vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 LARGE = Limits(
     "LARGE", requests_max=4096, slots_max=1024, lanes_max=1024, packed_max=16_384, width_max=8,
     pages_max=1_048_576, pages_per_request_max=8192, context_max=131_072, blocks_max=131_072,
-    programs_max=256, bindings_max=8192, staging_words_max=1_048_576, page_updates_max=32_768,
+    programs_max=256, bindings_max=8192, staging_words_max=9_437_184, page_updates_max=32_768,
+    mask_words_max=8192, grammar_words_max=65_536,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
     vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )

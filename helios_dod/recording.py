@@ -1,7 +1,7 @@
 """The flight recorder: the last ticks' inputs, and a world that can run them again.
 
 A tick is a function of the world and of what enters it before the tick: time, fences, the rings'
-positions and new rows, and the completions of finished frames. The recorder keeps these for the
+positions and new rows, the completions of finished frames, and grammar masks. The recorder keeps these for the
 newest ticks, and a second world, the tail, in the state before the oldest of them: an entry that
 leaves is executed on the tail, so memory is bounded and nothing is ever copied whole while serving.
 """
@@ -22,6 +22,7 @@ from helios_dod.code_cache import PACKAGE, sources_digest
 from helios_dod.errors import UserError
 from helios_dod.limits import SIZES
 from helios_dod.schedule import tick_first, tick_rest
+from helios_dod.tables.grammars import job_buffers, take_jobs
 from helios_dod.terms import FRAME_SUBMITTED
 from helios_dod.world import boot, restore, snapshot
 
@@ -29,7 +30,8 @@ FORMAT = 1
 TICKS = 100_000
 MEMORY_BYTES = 256 << 20
 # Written by frontends, the device or the loop; all else of a world is a tick's own doing.
-EDGES = {"ingress": ("*",), "completions": ("*",), "egress": ("first",), "frames": ("error",)}
+EDGES = {"ingress": ("*",), "completions": ("*",), "egress": ("first",), "frames": ("error",),
+         "grammars": ("masks", "answer")}
 TOP_COLUMNS = ("top_tokens", "top_logprobs")
 PACKED_COLUMNS = ("scores",)
 
@@ -50,6 +52,14 @@ class Finished(msgspec.Struct, array_like=True):
     columns: list[bytes]
 
 
+class Mask(msgspec.Struct, array_like=True):
+    """A grammar worker's answer for a row, and the mask that it wrote."""
+
+    row: int
+    answer: int
+    words: bytes
+
+
 class Entry(msgspec.Struct, array_like=True):
     """All that entered one tick from outside, and a check of what the tick decided."""
 
@@ -60,6 +70,7 @@ class Entry(msgspec.Struct, array_like=True):
     egress_seen: bytes
     rows: list[Row]
     finished: list[Finished]
+    masks: list[Mask]
     completed_ns: int = 0  # the time of observed tokens, which is read inside the tick
     decisions: int = 0
     nbytes: int = 0
@@ -97,7 +108,8 @@ class Inputs:
         self.done_columns = {name: self.done[name] for name in self.done.dtype.names}
         self.wants_top = w["requests"]["top_logprobs"]
         self.lane_slot, self.slot_request = w["lanes"]["slot"], w["slots"]["request"]
-        self.counters = w["counters"]
+        self.counters, self.grammars = w["counters"], w["grammars"]
+        self.jobs = job_buffers(self.world)
 
     def read(self, before: np.ndarray) -> Entry:
         """The entry of the tick that begins. before: ingress positions that the last tick saw."""
@@ -110,11 +122,18 @@ class Inputs:
         entry = Entry(
             int(self.clock["now_ns"]), sequence, self.frames["error"].tobytes(), seen.tobytes(),
             self.egress["seen"].tobytes(), rows,
-            [self._finished(frame) for frame in np.nonzero(ended)[0].tolist()])
-        entry.nbytes = 256 + sum(
+            [self._finished(frame) for frame in np.nonzero(ended)[0].tolist()],
+            [Mask(row, int(self.grammars["seen"][row]), self._mask(row).tobytes())
+             for row in np.nonzero(self.grammars["seen"])[0].tolist()])
+        entry.nbytes = 256 + sum(64 + len(mask.words) for mask in entry.masks) + sum(
             64 + len(row.payload) + sum(map(len, row.columns)) for row in rows) + sum(
             64 + sum(map(len, done.columns)) for done in entry.finished)
         return entry
+
+    def _mask(self, row: int) -> np.ndarray:
+        words = int(self.grammars["mask_words"])
+        mask: np.ndarray = self.grammars["masks"][row * words:(row + 1) * words]
+        return mask
 
     def _row(self, frontend: int, position: int) -> Row:
         row = position % self.ingress["kind"].shape[1]
@@ -161,6 +180,15 @@ class Inputs:
                 place = (column[done.frame, :self.extent(done.frame, name)] if column.ndim > 1
                          else column[done.frame:done.frame + 1])
                 place[...] = np.frombuffer(data, column.dtype).reshape(place.shape)
+
+        self.grammars["seen"][:] = 0
+        for mask in entry.masks:
+            self.grammars["seen"][mask.row] = mask.answer
+            self._mask(mask.row)[:] = np.frombuffer(mask.words, np.uint32)
+
+    def hand_over(self) -> None:
+        """What the engine does after a tick, for a worker that there is not."""
+        take_jobs(self.world, *self.jobs)
 
     def decisions(self) -> int:
         """A check of what a tick did: counters, frames and their lanes."""
@@ -247,6 +275,7 @@ def run_again(inputs: Inputs, entry: Entry) -> None:
     tick_rest(inputs.world)
     if entry.decisions != inputs.decisions():
         raise Divergence(f"tick {int(inputs.clock['tick'])} decided otherwise than recorded")
+    inputs.hand_over()
 
 
 def load(path: Path) -> File:

@@ -5,6 +5,7 @@ from helios_dod.systems.accept import accept
 from helios_dod.systems.admit import admit
 from helios_dod.systems.collect import collect
 from helios_dod.systems.compose import compose
+from helios_dod.systems.constrain import constrain
 from helios_dod.systems.emit import emit
 from helios_dod.systems.evict import evict
 from helios_dod.systems.match import match
@@ -18,12 +19,12 @@ from helios_dod.systems.stop import stop
 from helios_dod.systems.submit import submit
 
 TICK: tuple[System, ...] = (
-    receive, collect, accept, stop, publish, retire, match, admit, evict, preempt, compose, reserve,
-    pack, submit, emit,
+    receive, collect, accept, stop, constrain, publish, retire, match, admit, evict, preempt,
+    compose, reserve, pack, submit, emit,
 )
 
-(run_receive, run_collect, run_accept, run_stop, run_publish, run_retire, run_match, run_admit,
- run_evict, run_preempt, run_compose, run_reserve, run_pack, run_submit, run_emit) = (
+(run_receive, run_collect, run_accept, run_stop, run_constrain, run_publish, run_retire, run_match,
+ run_admit, run_evict, run_preempt, run_compose, run_reserve, run_pack, run_submit, run_emit) = (
     step.run for step in TICK)
 
 
@@ -40,6 +41,7 @@ def tick_first(world):
 def tick_rest(world):
     """The systems behind `accept`."""
     run_stop(world)
+    run_constrain(world)
     run_publish(world)
     run_retire(world)
     run_match(world)

@@ -19,6 +19,25 @@ FINISH_DEADLINE = 6
 FINISH_DEVICE_ERROR = 7
 FINISH_STOP_STRING = 8
 FINISH_STOP_SEQUENCE = 9
+FINISH_GRAMMAR = 10  # requests.failure says why: an ANSWER_ term
+
+# grammars.state
+GRAMMAR_PENDING = 1  # the worker computes the next mask
+GRAMMAR_READY = 2
+GRAMMAR_FAILED = 3  # the request was ended
+
+# grammars.job
+JOB_NONE = 0
+JOB_START = 1  # compile, take the tokens so far, compute a mask
+JOB_ADVANCE = 2  # take new tokens, compute a mask
+JOB_RELEASE = 3  # forget
+
+# grammars.answer, modulo ANSWER_STATUSES
+ANSWER_READY = 1
+ANSWER_NO_COMPILE = 2  # the grammar cannot be compiled
+ANSWER_NO_MASK = 3  # a mask would cost more than it may
+ANSWER_NO_TOKEN = 4  # an accepted token is not in the grammar
+ANSWER_NO_WORKER = 5  # the worker itself failed
 
 # slots.state
 SLOT_ADMITTED = 1  # device state of the slot is not initialised yet
@@ -91,6 +110,7 @@ SOURCE_BIAS_TOKENS = 53
 SOURCE_BIAS_VALUES = 54
 SOURCE_PROMPT_HISTOGRAM = 55
 SOURCE_GENERATED = 56
+SOURCE_GRAMMAR_MASK = 57
 SOURCE_CONSTANT = 60
 
 # bindings.indexing
@@ -131,3 +151,4 @@ REJECT_VOCABULARY = 3  # a prompt token is outside the input vocabulary
 REJECT_EMPTY = 4  # no prompt token
 REJECT_BLOCKS = 5  # token arena smaller than the request
 REJECT_STOPS = 6  # stop strings, but the engine has no byte table
+REJECT_GRAMMAR = 7  # no program takes grammar masks

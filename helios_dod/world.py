@@ -8,6 +8,7 @@ import numpy as np
 from helios_dod.limits import NO_ROW, Limits
 from helios_dod.schema import Table, world_dtype
 from helios_dod.tables.frames import Frames, Lanes
+from helios_dod.tables.grammars import Grammars
 from helios_dod.tables.pages import Pages
 from helios_dod.tables.pieces import Pieces
 from helios_dod.tables.prefixes import Prefixes
@@ -21,14 +22,15 @@ from helios_dod.tables.tokens import Tokens
 
 TABLES: tuple[Table, ...] = (
     Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Frames, Lanes, Programs,
-    Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces,
+    Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces, Grammars,
 )
 
 LINKS = {  # columns that name no row when unused
     "requests": ("slot", "match_page", "waiting_next", "waiting_previous", "blocks",
                  "waiting_first", "waiting_last"),
     "tokens": ("owner",),
-    "slots": ("request", "pages", "published_page", "feature_slot"),
+    "slots": ("request", "pages", "published_page", "feature_slot", "grammar"),
+    "grammars": ("slot",),
     "pages": ("owner", "parent", "older", "newer", "oldest", "newest"),
     "prefixes": ("page",),
     "frames": ("program",),
@@ -56,7 +58,7 @@ def boot(limits: Limits, memory: memoryview | None = None) -> np.ndarray:
         for column in columns:
             w[name][column] = NO_ROW
     w["requests"]["eos"] = -1
-    for name in ("requests", "slots"):
+    for name in ("requests", "slots", "grammars"):
         fill_free(w[name], len(w[name]["state"]))
     fill_free(w["tokens"], len(w["tokens"]["owner"]))
     w["frames"]["frame_count"] = len(w["frames"]["state"])

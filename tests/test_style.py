@@ -47,13 +47,15 @@ MAY_IMPORT = {
     "systems": (*BASE, "tables", "systems"),
     "schedule": (*BASE, "tables", "systems"),
     "recording": (*BASE, "code_cache", "tables", "schedule", "world"),
-    "engine": (*BASE, "tables", "systems", "schedule", "world", "executors.base", "recording"),
+    "engine": (*BASE, "tables", "systems", "schedule", "world", "executors.base", "grammars.base",
+               "recording"),
+    "grammars": (*BASE, "tables", "grammars"),
     "executors": (*BASE, "tables", "world", "contract.prepared", "executors"),
     "contract": ("limits", "errors", "contract"),
     "cores": ("limits", "errors", "folders", "progress", "contract", "cores", "ignition"),
-    "frontend": (*BASE, "edges", "world", "contract", "cores", "frontend"),
+    "frontend": (*BASE, "edges", "world", "contract", "cores", "grammars", "frontend"),
     "runtime": (*BASE, "progress", "recording", "tables", "systems", "schedule", "world", "edges",
-                "engine", "executors", "contract", "cores", "runtime"),
+                "engine", "executors", "contract", "cores", "grammars", "runtime"),
 }
 MAY_IMPORT_WIRE = ("contract", "cores", "ignition", "simulation")
 

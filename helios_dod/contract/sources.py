@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as manifest
-from helios_dod.limits import BIAS_MAX, EOS_MAX
+from helios_dod.limits import BIAS_MAX, EOS_MAX, MASK_BITS
 
 LANE_INDEXINGS = {
     contract.SUBMISSION_ROW: manifest.LANES,
@@ -20,7 +20,6 @@ ANY_INDEXING = {**SCALAR_INDEXING, **LANE_INDEXINGS, **PACKED_INDEXING}
 
 # Row lengths that depend on the core. `any`: whatever the buffer declares.
 ELEMENTS = ("vocabulary", "mask", "drafts", "masks", "any")
-MASK_BITS = 32
 
 
 def elements_of(wanted: int | str, vocabulary: int, drafts: int, width: int) -> int | None:

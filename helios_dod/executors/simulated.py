@@ -9,18 +9,20 @@ from the token list alone.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import EOS_MAX
+from helios_dod.limits import EOS_MAX, MASK_BITS
 from helios_dod.system import float_bits, kernel
 from helios_dod.terms import (
     OP_INITIALIZE,
     SOURCE_CONSUMED,
     SOURCE_GENERATED,
     SOURCE_GENERATION,
+    SOURCE_GRAMMAR_MASK,
     SOURCE_LIVE_LANES,
     SOURCE_LIVE_SAMPLED,
     SOURCE_OUTPUT_LIMIT,
@@ -72,6 +74,17 @@ def score_of(history, token):
     """The made-up log-probability of a token behind a history: float32, from -16 to 0."""
     high = mix(history ^ (np.uint64(token) + np.uint64(1))) >> np.uint64(40)
     return np.float32(-np.float64(high) / 1048576.0)
+
+
+@kernel
+def allowed_from(words, first, token, vocabulary):
+    """The first token from `token` on, around the vocabulary, whose bit is set in a mask; -1 if
+    none is."""
+    for i in range(vocabulary):
+        at = (token + i) % vocabulary
+        if (words[first + at // MASK_BITS] >> (at % MASK_BITS)) & 1:
+            return np.int32(at)
+    return np.int32(NONE)
 
 
 @kernel
@@ -151,6 +164,9 @@ def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending
             score_lane(words, at, frame, lane, slot, page_tokens, table, cache, done)
         if lane < words[at[SOURCE_LIVE_SAMPLED]] and status[slot] == STATUS_RUNNING:
             token = draw(history, seeds[slot], vocabulary)
+            if at[SOURCE_GRAMMAR_MASK] >= 0:
+                mask = at[SOURCE_GRAMMAR_MASK] + lane * -(-vocabulary // MASK_BITS)
+                token = allowed_from(words, mask, token, vocabulary)
             pending[slot] = token
             done.tokens[frame, lane, 0] = token
             emitted = 1
@@ -268,8 +284,23 @@ class SimulatedExecutor:
         os.close(self._descriptor)
 
 
+class Grammar(Protocol):
+    """What the oracle asks of a constrained request's grammar, which starts at the first token."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the request fails instead of going on."""
+
+    def allowed(self) -> list[bool]:
+        """Whether each token may follow."""
+
+    def take(self, token: int) -> bool:
+        """Goes on behind a token."""
+
+
 def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit: int,
-                    output_minimum: int, eos: tuple[int, ...]) -> list[int]:
+                    output_minimum: int, eos: tuple[int, ...],
+                    grammar: Grammar | None = None) -> list[int]:
     """What the simulated device answers up to EOS or the limit, from the token list alone: the
     naive oracle."""
     history = np.uint64(EMPTY_HISTORY)
@@ -278,6 +309,13 @@ def expected_tokens(prompt: list[int], seed: int, vocabulary: int, output_limit:
     answer: list[int] = []
     while len(answer) < output_limit:
         token = int(draw(history, np.uint64(seed), vocabulary))
+        if grammar is not None:
+            if grammar.failed:
+                break
+            allowed = grammar.allowed()
+            while not allowed[token]:
+                token = (token + 1) % vocabulary
+            grammar.take(token)
         answer.append(token)
         if token in eos and len(answer) > output_minimum:
             break

@@ -1,12 +1,15 @@
 """Resolves a prepared contract into the world's tables: settings, programs, bindings, cache."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.executors.base import Geometry
+from helios_dod.limits import MASK_BITS
 from helios_dod.runtime.selection import Selection
+from helios_dod.terms import OP_DECODE, OP_MIXED, OP_PREFILL
 from helios_dod.world import fill_free
 
 STAGING_ALIGN_WORDS = 16  # every staged buffer starts on a cache line
@@ -35,6 +38,7 @@ def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry
     programs["operation"][row] = program.operation
     programs["host_pending"][row] = program.host_pending
     programs["histogram"][row] = program.histogram
+    programs["masked"][row] = program.masked
     programs["batch"][row] = program.batch
     programs["drafts"][row] = program.drafts
     programs["width"][row] = program.width
@@ -53,6 +57,21 @@ def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry
         bindings["padding"][at] = binding.padding
         bindings["constant"][at] = binding.constant
     bindings["binding_count"] = start + len(program.bindings)
+
+
+def takes_masks(programs: Sequence[PreparedProgram], host_pending: bool) -> bool:
+    """Does every operation that samples for ordinary requests have its largest variant with a
+    grammar mask?"""
+    for operation, host in ((OP_PREFILL, False), (OP_MIXED, False), (OP_DECODE, host_pending)):
+        sizes: dict[bool, tuple[int, int]] = {}
+        for program in programs:
+            if program.operation == operation and program.host_pending == host:
+                size = (program.packed, program.batch)
+                for kind in {False, program.masked}:
+                    sizes[kind] = max(sizes.get(kind, size), size)
+        if sizes.get(True) != sizes.get(False) or not sizes:
+            return False
+    return True
 
 
 def cache_seed(contract: PreparedContract) -> int:
@@ -76,8 +95,11 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["cursor_lag"] = contract.cache.cursor_lag_tokens
     settings["page_updates"] = geometry.updates
     settings["cache_seed"] = cache_seed(contract)
+    world[0]["grammars"]["mask_words"] = -(-contract.vocabulary // MASK_BITS)
     settings["caching"] = selection.caching
     settings["host_pending"] = selection.host_pending
+    settings["masked"] = takes_masks(
+        [contract.programs[index] for index in selection.programs], selection.host_pending)
     world[0]["frames"]["frame_count"] = selection.frames
     fill_free(world[0]["pages"], geometry.pages)
     world[0]["pages"]["page_count"] = geometry.pages

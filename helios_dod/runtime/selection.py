@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from helios_dod.contract.prepared import PreparedContract
+from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import LARGE, MEDIUM, SIZES, SMALL, Limits
+from helios_dod.limits import LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.terms import (
     OP_DECODE,
@@ -108,6 +108,12 @@ def choose_widths(contract: PreparedContract, asked: int | None) -> tuple[int, .
     return tuple(sorted(widths | ({1} & captured if widths else set())))
 
 
+def kind_of(program: PreparedProgram) -> tuple[object, ...]:
+    """What variants by batch have in common."""
+    return (program.operation, program.host_pending, program.histogram, program.masked,
+            program.packed)
+
+
 def choose_programs(
     contract: PreparedContract, slots: int, widths: tuple[int, ...],
 ) -> tuple[int, ...]:
@@ -117,10 +123,9 @@ def choose_programs(
     for index, program in enumerate(contract.programs):
         if program.operation == OP_SPECULATIVE and program.width not in widths:
             continue
-        kind = (program.operation, program.host_pending, program.histogram, program.packed)
+        kind = kind_of(program)
         enough = [p.batch for p in contract.programs
-                  if (p.operation, p.host_pending, p.histogram, p.packed) == kind
-                  and p.batch >= slots]
+                  if kind_of(p) == kind and p.batch >= slots]
         if not enough or program.batch <= min(enough):
             chosen.append(index)
     return tuple(chosen)
@@ -169,13 +174,14 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
 
 
 def choose_limits(name: str | None, geometry: Geometry, context: int, width: int, programs: int,
-                  bindings: int, words: int) -> Limits:
+                  bindings: int, words: int, mask_words: int) -> Limits:
     """The named size, or the smallest to hold the selection."""
     needs = {
         "slots_max": geometry.slots, "lanes_max": geometry.lanes, "packed_max": geometry.packed,
         "context_max": context, "pages_per_request_max": geometry.pages_per_request,
         "width_max": width, "programs_max": programs, "bindings_max": bindings,
-        "staging_words_max": words, "page_updates_max": geometry.updates}
+        "staging_words_max": words, "page_updates_max": geometry.updates,
+        "mask_words_max": mask_words}
     sizes = (SMALL, MEDIUM, LARGE) if name is None else (SIZES[name],)
     for size in sizes:
         short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
@@ -212,7 +218,8 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows)
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
-        sum(len(p.bindings) for p in loaded), staging_words(geometry))
+        sum(len(p.bindings) for p in loaded), staging_words(geometry),
+        -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0)
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,

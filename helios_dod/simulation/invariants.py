@@ -161,6 +161,24 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
             "prefixes: not the immutable pages, each once")
 
 
+def check_grammars(w: np.void) -> None:
+    """Links to slots, the free stack, the queue of jobs."""
+    g, s = w["grammars"], w["slots"]
+    check_free(g, "grammars", len(g["state"]))
+    for slot in range(len(s["state"])):
+        row = int(s["grammar"][slot])
+        require(row == NO_ROW or int(g["slot"][row]) == slot, f"slots[{slot}].grammar {row}")
+    for row in np.nonzero(g["state"] != FREE)[0].tolist():
+        slot = int(g["slot"][row])
+        require(int(s["grammar"][slot]) == row, f"grammars[{row}].slot {slot}")
+        request = int(s["request"][slot])
+        generated = int(w["requests"]["token_count"][request] -
+                        w["requests"]["prompt_count"][request])
+        require(0 <= int(g["given"][row]) <= generated, f"grammars[{row}].given {g['given'][row]}")
+    queue = g["queue"][: int(g["queue_count"])].tolist()
+    require(sorted(queue) == np.nonzero(g["job"])[0].tolist(), f"grammars.queue {queue}")
+
+
 def check(world: np.ndarray) -> None:
     """Every invariant. Raises Violation."""
     w = world[0]
@@ -168,6 +186,7 @@ def check(world: np.ndarray) -> None:
     check_tokens(w)
     check_slots(w)
     check_pages(w)
+    check_grammars(w)
 
 
 def check_quiet(world: np.ndarray) -> None:
@@ -177,7 +196,8 @@ def check_quiet(world: np.ndarray) -> None:
     pages = int(w["pages"]["free_count"]) + int(w["pages"]["idle_count"])
     require(pages == int(w["pages"]["page_count"]), f"pages: {pages} of {w['pages']['page_count']}")
     capacities = {"requests": len(w["requests"]["state"]), "tokens": len(w["tokens"]["owner"]),
-                  "slots": int(w["settings"]["slot_count"])}
+                  "slots": int(w["settings"]["slot_count"]),
+                  "grammars": len(w["grammars"]["state"])}
     for name, rows in capacities.items():
         require(int(w[name]["free_count"]) == rows, f"{name}.free_count {w[name]['free_count']}")
     require(not w["frames"]["state"].any(), f"frames.state {w['frames']['state']}")

@@ -5,7 +5,7 @@ from helios_dod.contract.states import derive_views
 from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as manifest
-from helios_dod.limits import BIAS_MAX, EOS_MAX
+from helios_dod.limits import BIAS_MAX, EOS_MAX, MASK_BITS
 
 # (name, source, symbol of the rows, words a row, dtype, indexing)
 SCALARS = (
@@ -81,7 +81,8 @@ class Builder:
     def bind(self, graph: contract.GraphContract, name: str, source: int, symbol: int, words: int,
              indexing: int, rows: int = 1) -> None:
         """One value binding of a program, and its staging buffer of rows * symbol rows."""
-        dtype = manifest.U64 if source == contract.SEED else manifest.I32
+        dtype = {contract.SEED: manifest.U64, contract.GRAMMAR_MASK: manifest.U32}.get(
+            source, manifest.I32)
         if source in (contract.TEMPERATURE, contract.TOP_P, contract.MIN_P, contract.BIAS_VALUES,
                       contract.REPETITION_PENALTY, contract.PRESENCE_PENALTY,
                       contract.FREQUENCY_PENALTY):
@@ -93,8 +94,9 @@ class Builder:
             indexing=indexing)
 
     def program(self, name: str, operation: int, batch: int, packed: int,
-                host_pending: bool = False, histogram: int = 0) -> None:
-        """One variant with the bindings that its operation needs. histogram: vocabulary, or 0."""
+                host_pending: bool = False, histogram: int = 0, masks: int = 0) -> None:
+        """One variant with the bindings that its operation needs. histogram: vocabulary, or 0.
+        masks: words of a grammar mask, or 0."""
         self.manifest.programs.add(name=name, operation=operation, batch_capacity=batch,
                                    token_capacity=1, packed_token_capacity=packed,
                                    body=0 if operation == manifest.INITIALIZE
@@ -112,6 +114,9 @@ class Builder:
                 self.bind(graph, "histogram", contract.PROMPT_HISTOGRAM, 0, histogram,
                           contract.ACTIVE_ROW)
             return
+        if masks:
+            self.bind(graph, "mask", contract.GRAMMAR_MASK, manifest.LANES, masks,
+                      contract.SUBMISSION_ROW)
         self.bind(graph, "page_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
                   contract.SCALAR)
         for title, source in PACKED[1:] if operation == manifest.DECODE else PACKED:
@@ -159,11 +164,13 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
                    [(manifest.PACKED, 1)], manifest.COMPLETION_SCORES)
     builder.program("initialize", manifest.INITIALIZE, builder.admitted, builder.admitted)
     builder.program("initialize_histogram", manifest.INITIALIZE, 1, 1, histogram=vocabulary)
-    builder.program("prefill", manifest.PREFILL, lanes, packed)
+    for suffix, masks in (("", 0), ("_masked", -(-vocabulary // MASK_BITS))):
+        builder.program("prefill" + suffix, manifest.PREFILL, lanes, packed, masks=masks)
+        builder.program("mixed" + suffix, manifest.MIXED, lanes, packed, masks=masks)
+        builder.program("decode" + suffix, manifest.DECODE, lanes, lanes, masks=masks)
+        builder.program("decode_host_pending" + suffix, manifest.DECODE, lanes, lanes,
+                        host_pending=True, masks=masks)
     builder.program("scored_prefill", manifest.SCORED_PREFILL, min(lanes, packed), packed)
-    builder.program("mixed", manifest.MIXED, lanes, packed)
-    builder.program("decode", manifest.DECODE, lanes, lanes)
-    builder.program("decode_host_pending", manifest.DECODE, lanes, lanes, host_pending=True)
     builder.bodies()
     builder.manifest.live_lanes = builder.index["live_lanes"]
     builder.manifest.live_packed = builder.index["live_packed"]

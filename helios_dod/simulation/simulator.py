@@ -27,6 +27,7 @@ from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK
 from helios_dod.simulation.invariants import check, check_quiet, require
 from helios_dod.simulation.programs import simulated_core
+from helios_dod.simulation.stand_in import NO_GRAMMAR, StandIn, automaton_of, random_grammar
 from helios_dod.simulation.stop_oracle import (
     PIECES,
     SPECIAL,
@@ -44,6 +45,7 @@ from helios_dod.terms import (
     EGRESS_TOKEN,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
+    FINISH_GRAMMAR,
 )
 from helios_dod.world import boot, diff, digest, snapshot
 
@@ -60,6 +62,7 @@ class Workload:
     shared: float = 0.5  # share of requests that begin like an earlier one
     timed: float = 0.2  # share of requests whose tokens are timed
     scored: float = 0.2  # share of requests whose prompt is scored
+    grammar: float = 0.2  # share of constrained requests
     salted: float = 0.1  # share of requests with a cache salt
     oversize: float = 0.02  # share of requests that exceed the context
     drain: float = 0.7  # the reader empties its egress ring this tick
@@ -75,7 +78,7 @@ def swarm(rng: random.Random) -> Workload:
         arrival=pick((0.05, 0.3, 1.0)), cancel=pick((0.0, 0.02, 0.3)), deadline=pick((0.0, 0.2)),
         stops=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
         shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)),
-        timed=pick((0.0, 0.3, 1.0)), scored=pick((0.0, 0.3)),
+        timed=pick((0.0, 0.3, 1.0)), scored=pick((0.0, 0.3)), grammar=pick((0.0, 0.3, 1.0)),
         prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)))
 
 
@@ -115,7 +118,8 @@ class Simulator:
         self.clock = VirtualClock(1)
         self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 10))
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
-        self.engine = Engine(self.world, self.executor, self.clock)
+        self.worker = StandIn(self.world, vocabulary)
+        self.engine = Engine(self.world, self.executor, self.clock, self.worker)
         self.edge = Edge(self.world, 0)
         self.live: dict[int, Live] = {}
         self.next_tag = 1
@@ -140,6 +144,7 @@ class Simulator:
             salt=int(rng.random() < load.salted), eos=eos,
             deadline_ns=deadline, priority=rng.randint(0, load.priority_max),
             timed=rng.random() < load.timed, scored=rng.random() < load.scored,
+            grammar=random_grammar(rng, load.grammar),
             **random_stops(self.stops_rng, self.vocabulary, load.stops))
 
     def prompt(self, count: int) -> list[int]:
@@ -206,9 +211,12 @@ class Simulator:
     def judge(self, live: Live, reason: int, count: int, bounds: tuple[int, int]) -> None:
         """Tokens and finish reason against the oracle; a cut answer must be a prefix of it."""
         s = live.submission
-        drawn = expected_tokens(s.prompt.tolist(), s.seed, self.vocabulary, s.output_limit,
-                                s.output_minimum, s.eos)
-        end = ending(s, drawn, PIECES, range(SPECIAL), self.strip)
+        grammar = automaton_of(s.grammar, self.vocabulary)
+        drawn = [] if s.grammar == NO_GRAMMAR else expected_tokens(
+            s.prompt.tolist(), s.seed, self.vocabulary, s.output_limit, s.output_minimum, s.eos,
+            grammar)
+        broken = s.grammar == NO_GRAMMAR or (grammar is not None and grammar.failed)
+        end = ending(s, drawn, PIECES, range(SPECIAL), self.strip, broken)
         require(count == len(live.tokens),
                 f"egress: {count} tokens announced, {len(live.tokens)} sent")
         scores = expected_scores(s.prompt.tolist()) if s.scored else []
@@ -223,7 +231,8 @@ class Simulator:
             return
         self.texts = [*self.texts[-19:], s.prompt.tolist() + live.tokens[:40]]
         require(live.tokens == end.tokens, f"tag {s.tag}: got {live.tokens}, expected {end}")
-        require((reason, *bounds) == (end.reason, end.shown, end.text),
+        require((reason, *bounds) == (end.reason, end.shown, end.text) or (
+            reason == end.reason == FINISH_GRAMMAR),
                 f"tag {s.tag}: finish {reason} at {bounds}, expected {end}")
         self.reasons[reason] += 1
 
@@ -251,6 +260,7 @@ class Simulator:
             self.engine.step()
         if self.rng.random() < self.workload.drain:
             self.read()
+        self.worker.work(self.rng)
         end = self.executor.next_end()
         if end is not None and self.rng.random() < 0.7:
             self.clock.now_ns = max(self.clock.now_ns, end)
@@ -269,4 +279,5 @@ class Simulator:
         require(not self.live, f"liveness: {len(self.live)} requests never ended")
         self.tick(arrivals=False)
         check_quiet(self.world)
+        self.worker.check_quiet()
         return digest(self.world)

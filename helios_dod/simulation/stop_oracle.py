@@ -11,6 +11,7 @@ import numpy as np
 from helios_dod.edges import Submission
 from helios_dod.terms import (
     FINISH_EOS,
+    FINISH_GRAMMAR,
     FINISH_LIMIT,
     FINISH_STOP_SEQUENCE,
     FINISH_STOP_STRING,
@@ -63,8 +64,10 @@ def first_stop(text: bytes, seen: int, strings: Sequence[bytes]) -> tuple[int, i
 
 
 def ending(s: Submission, drawn: Sequence[int], pieces: Sequence[bytes],
-           omitted: Sequence[int] | range, strip: bool) -> Ending:
-    """Where an answer of the tokens `drawn` ends; they go on until EOS or the limit."""
+           omitted: Sequence[int] | range, strip: bool, broken: bool = False) -> Ending:
+    """Where an answer of the tokens `drawn` ends; they go on until EOS or the limit.
+
+    broken: the request's grammar fails behind them."""
     seen = 0
     for count in range(1, len(drawn) + 1):
         tokens, last = list(drawn[:count]), drawn[count - 1]
@@ -85,6 +88,8 @@ def ending(s: Submission, drawn: Sequence[int], pieces: Sequence[bytes],
             seen = len(text)
         if count >= s.output_limit:
             return Ending(tokens, FINISH_LIMIT, count, TEXT_ALL)
+    if broken:
+        return Ending(list(drawn), FINISH_GRAMMAR, len(drawn), TEXT_ALL)
     raise AssertionError(f"tag {s.tag}: {len(drawn)} tokens drawn, and the answer goes on")
 
 

@@ -2,6 +2,7 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
+from helios_dod.tables.grammars import take_grammar
 from helios_dod.tables.pages import reference_page
 from helios_dod.tables.requests import waiting_remove
 from helios_dod.terms import FREE, RUNNING, SLOT_ADMITTED
@@ -67,7 +68,8 @@ def take_slot(world, row):
     slots.generation[slot] += 1
     slots.request[slot] = row
     slots.feedback[slot] = (
-        world[0].stops.active[row] == 1 or world[0].settings.host_pending == 1)
+        world[0].stops.active[row] == 1 or requests.grammar_bytes[row] > 0
+        or world[0].settings.host_pending == 1)
     slots.live[slots.live_count] = slot
     slots.live_count += 1
     slots.prefill_end[slot] = requests.token_count[row]
@@ -76,11 +78,13 @@ def take_slot(world, row):
     world[0].pages.promised_count += slots.promise[slot] - slots.page_count[slot]
     requests.slot[row] = slot
     requests.state[row] = RUNNING
+    if requests.grammar_bytes[row] > 0:
+        take_grammar(world, slot)
 
 
 @system(
     reads="settings.* stops.active",
-    writes="requests.* slots.* pages.* counters.*",
+    writes="requests.* slots.* pages.* grammars.* counters.*",
 )
 def admit(world):
     """Takes requests in list order until one does not fit; nothing overtakes it, so none

@@ -2,11 +2,13 @@
 
 from helios_dod.limits import NO_ROW, SCORES_MAX
 from helios_dod.system import kernel, system
+from helios_dod.tables.grammars import may_sample, outstanding
 from helios_dod.tables.requests import scores_left
 from helios_dod.terms import (
     FLAG_PENALTIES,
     FRAME_COMPOSED,
     FREE,
+    GRAMMAR_READY,
     OP_DECODE,
     OP_INITIALIZE,
     OP_MIXED,
@@ -19,17 +21,20 @@ from helios_dod.terms import (
 
 
 @kernel
-def find_program(world, operation, lanes, packed, host_pending, histogram):
-    """The smallest loaded variant that holds so many lanes and packed tokens."""
+def find_program(world, operation, lanes, packed, host_pending, histogram, masked):
+    """The smallest loaded variant that holds so many lanes and packed tokens.
+
+    masked: 1 if a lane is constrained; without one, a variant that takes no masks is better."""
     programs = world[0].programs
     best = NO_ROW
     for row in range(programs.program_count):
         if (programs.operation[row] != operation or programs.batch[row] < lanes
                 or programs.packed[row] < packed or programs.host_pending[row] != host_pending
-                or programs.histogram[row] != histogram):
+                or programs.histogram[row] != histogram or programs.masked[row] < masked):
             continue
-        if best == NO_ROW or (programs.packed[row], programs.batch[row]) < (
-                programs.packed[best], programs.batch[best]):
+        if best == NO_ROW or (
+                programs.packed[row], programs.batch[row], programs.masked[row]) < (
+                programs.packed[best], programs.batch[best], programs.masked[best]):
             best = row
     return best
 
@@ -48,6 +53,8 @@ def add_lane(world, frame, slot, length, sampled):
     lanes.sampled[frame, lane] = sampled
     frames.lane_count[frame] = lane + 1
     frames.sampled_count[frame] += sampled
+    if sampled == 1 and slots.grammar[slot] != NO_ROW:
+        frames.constrained_count[frame] += 1
     frames.packed_count[frame] += length
 
 
@@ -62,7 +69,8 @@ def decodable(world, frame, slot):
         return False  # the token that reaches the limit is already in flight
     if slots.feedback[slot] == 1 and slots.in_flight[slot] > 0:
         return False
-    return slots.scores_held[slot, frame] == 0 and requests.stamp_end[row, frame] == 0
+    return (slots.scores_held[slot, frame] == 0 and requests.stamp_end[row, frame] == 0
+            and may_sample(world, slot))
 
 
 @kernel
@@ -77,7 +85,7 @@ def compose_initialize(world, frame):
         needs = requests.flags[slots.request[slot]] & FLAG_PENALTIES
         if program == NO_ROW:
             histogram = needs
-            program = find_program(world, OP_INITIALIZE, 1, 0, 0, histogram)
+            program = find_program(world, OP_INITIALIZE, 1, 0, 0, histogram, 0)
             assert program != NO_ROW, "programs: no initialize variant"
         elif needs != histogram:
             continue
@@ -142,6 +150,8 @@ def compose_prompts(world, frame, budget):
             continue
         rest = slots.prefill_end[slot] - slots.scheduled[slot]
         chunk = min(min(rest, budget), room_tokens(world, frame, slot))
+        if chunk == rest and not may_sample(world, slot):
+            continue
         if chunk <= 0:
             return
         add_work(world, frame, slot, chunk, 1 if chunk == rest else 0)
@@ -188,24 +198,50 @@ def compose_lanes(world, frame):
 def lane_program(world, frame, decodes):
     """The variant for the composed lanes."""
     frames, host = world[0].frames, world[0].settings.host_pending
+    masked = 1 if frames.constrained_count[frame] > 0 else 0
     lanes, packed = frames.lane_count[frame], frames.packed_count[frame]
     if decodes == lanes:
-        return find_program(world, OP_DECODE, lanes, packed, host, 0)
+        return find_program(world, OP_DECODE, lanes, packed, host, 0, masked)
     if decodes == 0:
-        return find_program(world, OP_PREFILL, lanes, packed, 0, 0)
-    return find_program(world, OP_MIXED, lanes, packed, 0, 0)
+        return find_program(world, OP_PREFILL, lanes, packed, 0, 0, masked)
+    return find_program(world, OP_MIXED, lanes, packed, 0, 0, masked)
+
+
+@kernel
+def held_by_grammar(world):
+    """A constrained token is computed while nothing else is in flight: with a mask READY, nothing
+    is composed until the frames in flight have finished."""
+    slots, grammars = world[0].slots, world[0].grammars
+    if grammars.free_count == grammars.free.shape[0]:
+        return False
+    if outstanding(world) == 0:
+        return False
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        row = slots.grammar[slot]
+        if row == NO_ROW or slots.in_flight[slot] > 0 or grammars.state[row] != GRAMMAR_READY:
+            continue
+        rest = slots.prefill_end[slot] - slots.scheduled[slot]
+        if slots.state[slot] == SLOT_DECODE or (
+                slots.state[slot] == SLOT_PREFILL and rest <= world[0].settings.prefill_tokens):
+            return True
+    return False
 
 
 @system(
-    reads="settings.* programs.* requests.* pages.free_count",
-    writes="frames.* lanes.* slots.state counters.ticks_idle",
+    reads="settings.* programs.* requests.* grammars.* pages.free_count",
+    writes="frames.* lanes.* slots.state counters.ticks_idle counters.barrier_grammar",
 )
 def compose(world):
     """Fills one free frame a tick; `scheduled` moves in `submit`."""
     frames = world[0].frames
+    if held_by_grammar(world):
+        world[0].counters.barrier_grammar += 1
+        return
     for frame in range(frames.frame_count):
         if frames.state[frame] != FREE:
             continue
+        frames.constrained_count[frame] = 0
         frames.lane_count[frame] = 0
         frames.sampled_count[frame] = 0
         frames.packed_count[frame] = 0

@@ -120,6 +120,7 @@ def write_end(world, request):
     row = end % ring.kind.shape[1]
     ring.kind[frontend, row] = EGRESS_FINISHED
     ring.reason[frontend, row] = requests.finish[request]
+    ring.token[frontend, row] = requests.failure[request]
     ring.tag[frontend, row] = requests.tag[request]
     ring.index[frontend, row] = requests.token_count[request] - requests.prompt_count[request]
     ring.value[frontend, row] = requests.cached_count[request]

@@ -1,13 +1,17 @@
 """pack: resolved bindings -> the frame's staging words. Omitted values keep what the device has."""
 
-from helios_dod.limits import BIAS_MAX, EOS_MAX
+import numpy as np
+
+from helios_dod.limits import BIAS_MAX, EOS_MAX, NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
     FRAME_COMPOSED,
     FRAME_PACKED,
+    GRAMMAR_READY,
     HISTOGRAM_PROMPT,
     INDEX_PACKED_TOKEN,
+    INDEX_PHYSICAL_ROW,
     INDEX_SCALAR,
     INDEX_SUBMISSION_ROW,
     SOURCE_BIAS_COUNT,
@@ -18,6 +22,7 @@ from helios_dod.terms import (
     SOURCE_FREQUENCY_PENALTY,
     SOURCE_GENERATED,
     SOURCE_GENERATION,
+    SOURCE_GRAMMAR_MASK,
     SOURCE_LANE,
     SOURCE_LIVE_LANES,
     SOURCE_LIVE_PACKED,
@@ -200,6 +205,59 @@ def pack_admission(world, frame, binding, words):
             words[at] = admission_word(world, row, source)
 
 
+@kernel(boundscheck=False)
+def copy_mask(words, at, masks, first, count):
+    """words[at : at + count] = masks[first : first + count], the same bits."""
+    for i in range(count):
+        words[at + i] = np.int32(masks[first + i])
+
+
+@kernel(boundscheck=False)
+def fill_words(words, at, count, value):
+    """words[at : at + count] = value."""
+    for i in range(count):
+        words[at + i] = value
+
+
+@kernel
+def free_mask_row(world, frame, row, at, count):
+    """Makes a mask row allow every token, unless it still does."""
+    staging = world[0].staging
+    if staging.mask_free[frame, row] != at + 1:
+        fill_words(staging.words[frame], at, count, -1)
+        staging.mask_free[frame, row] = at + 1
+
+
+@kernel
+def pack_masks(world, frame, binding, batch):
+    """The mask of each lane that samples under one; every other row allows every token.
+
+    A row that allows every token is remembered, so that lanes without a grammar cost nothing."""
+    bindings, lanes, slots = world[0].bindings, world[0].lanes, world[0].slots
+    grammars, staging = world[0].grammars, world[0].staging
+    first, width = bindings.first[binding], bindings.words[binding]
+    physical = bindings.indexing[binding] == INDEX_PHYSICAL_ROW
+    live = world[0].frames.lane_count[frame]
+    assert width == grammars.mask_words
+    for lane in range(live):
+        slot = lanes.slot[frame, lane]
+        row = slot if physical else lane
+        at, grammar = first + row * width, slots.grammar[slot]
+        if lanes.sampled[frame, lane] == 1 and grammar != NO_ROW:
+            assert grammars.state[grammar] == GRAMMAR_READY
+            copy_mask(staging.words[frame], at, grammars.masks, grammar * width, width)
+            staging.mask_free[frame, row] = 0
+        else:
+            free_mask_row(world, frame, row, at, width)
+    if bindings.indexing[binding] == INDEX_SUBMISSION_ROW:
+        for row in range(live, batch):
+            if bindings.padding[binding] == -1:
+                free_mask_row(world, frame, row, first + row * width, width)
+            else:
+                at, staging.mask_free[frame, row] = first + row * width, 0
+                fill_words(staging.words[frame], at, width, bindings.padding[binding])
+
+
 @kernel
 def pack_updates(world, frame, first, words):
     """Page-table entries newly assigned: slot, index, page."""
@@ -221,6 +279,9 @@ def pack_binding(world, frame, binding, batch):
         return
     if source == SOURCE_PAGE_COPIES:
         return  # PAGE_COPY_COUNT is 0
+    if source == SOURCE_GRAMMAR_MASK:
+        pack_masks(world, frame, binding, batch)
+        return
     if bindings.indexing[binding] == INDEX_SCALAR:
         words[first] = scalar_value(world, frame, source, bindings.constant[binding])
         return
@@ -235,8 +296,8 @@ def pack_binding(world, frame, binding, batch):
 
 
 @system(
-    reads="bindings.* programs.* frames.* lanes.* slots.* requests.* tokens.ids settings.*",
-    writes="staging.words frames.state",
+    reads="bindings.* programs.* frames.* lanes.* slots.* requests.* tokens.ids settings.* grammars.*",
+    writes="staging.words staging.mask_free frames.state",
 )
 def pack(world):
     """Packs every composed frame."""

@@ -6,6 +6,7 @@ depends on the seed and the position alone."""
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.systems.evict import demand
+from helios_dod.tables.grammars import free_grammar
 from helios_dod.tables.requests import waiting_insert
 from helios_dod.tables.stops import rewind_stops
 from helios_dod.terms import FLAG_TIMED, SLOT_DRAINING, WAITING
@@ -39,6 +40,7 @@ def send_back(world, slot):
         if world[0].stops.active[row] == 1:
             rewind_stops(world, row)
     slots.prompt_score_count[slot] = 0
+    free_grammar(world, slot)
     pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
     slots.promise[slot] = 0
     slots.state[slot] = SLOT_DRAINING
@@ -63,7 +65,7 @@ def coming(world):
 
 @system(
     reads="settings.* pages.* requests.* tokens.* pieces.*",
-    writes="slots.* requests.* stops.* pages.promised_count counters.preempted",
+    writes="slots.* requests.* stops.* grammars.* pages.promised_count counters.preempted",
 )
 def preempt(world):
     """Until what is free and what is coming covers the next frame, or one request is left."""

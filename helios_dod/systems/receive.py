@@ -18,6 +18,7 @@ from helios_dod.terms import (
     REJECT_BLOCKS,
     REJECT_CONTEXT,
     REJECT_EMPTY,
+    REJECT_GRAMMAR,
     REJECT_PAGES,
     REJECT_STOPS,
     REJECT_VOCABULARY,
@@ -48,6 +49,15 @@ def reject(world, frontend, tag, reason, value, limit):
 
 
 @kernel
+def blocks_of(world, frontend, row):
+    """Token blocks that a submission takes: its tokens, then its grammar."""
+    ring = world[0].ingress
+    total = ring.prompt_count[frontend, row] + ring.output_limit[frontend, row]
+    grammar = -(-ring.grammar_bytes[frontend, row] // 4)
+    return -(-total // TOKEN_BLOCK) + -(-grammar // TOKEN_BLOCK)
+
+
+@kernel
 def refusal(world, frontend, row):
     """(reason, value, limit) of a submission that can never run, or (0, 0, 0)."""
     ring, settings = world[0].ingress, world[0].settings
@@ -57,8 +67,11 @@ def refusal(world, frontend, row):
     total = prompt + output
     if total > settings.context_tokens:
         return REJECT_CONTEXT, total, settings.context_tokens
-    if -(-total // TOKEN_BLOCK) > world[0].tokens.owner.shape[0]:
-        return REJECT_BLOCKS, total, world[0].tokens.owner.shape[0] * TOKEN_BLOCK
+    blocks = blocks_of(world, frontend, row)
+    if blocks > world[0].tokens.owner.shape[0]:
+        return REJECT_BLOCKS, blocks * TOKEN_BLOCK, world[0].tokens.owner.shape[0] * TOKEN_BLOCK
+    if ring.grammar_bytes[frontend, row] > 0 and settings.masked == 0:
+        return REJECT_GRAMMAR, 1, 0
     pages = -(-total // settings.page_tokens)
     if pages > world[0].pages.page_count:
         return REJECT_PAGES, pages, world[0].pages.page_count
@@ -77,7 +90,7 @@ def refusal(world, frontend, row):
 
 @kernel
 def copy_payload(world, frontend, source, row):
-    """Prompt, bias and stops of a submission into its request row."""
+    """Prompt, bias, stops and grammar of a submission into its request row."""
     ring, requests = world[0].ingress, world[0].requests
     at = payload_index(world, frontend, source)
     count = ring.prompt_count[frontend, source]
@@ -90,7 +103,12 @@ def copy_payload(world, frontend, source, row):
         requests.bias_tokens[row, i] = ring.words[frontend, at + i]
         requests.bias_values[row, i] = ring.words[frontend, at + bias + i]
     at += 2 * bias
-    load_stops(world, row, ring.words[frontend], at, ring.stop_words[frontend, source])
+    stops = ring.stop_words[frontend, source]
+    load_stops(world, row, ring.words[frontend], at, stops)
+    at += stops
+    for i in range(-(-ring.grammar_bytes[frontend, source] // 4)):
+        block = requests.blocks[row, requests.grammar_block[row] + i // TOKEN_BLOCK]
+        world[0].tokens.ids[block, i % TOKEN_BLOCK] = ring.words[frontend, at + i]
 
 
 @kernel
@@ -130,7 +148,9 @@ def accept_submission(world, frontend, source, row):
     for i in range(EOS_MAX):
         requests.eos[row, i] = ring.eos[frontend, source, i]
     requests.bias_count[row] = ring.bias_count[frontend, source]
-    take_blocks(world, row, -(-(prompt + output) // TOKEN_BLOCK))
+    requests.grammar_bytes[row] = ring.grammar_bytes[frontend, source]
+    requests.grammar_block[row] = -(-(prompt + output) // TOKEN_BLOCK)
+    take_blocks(world, row, blocks_of(world, frontend, source))
     copy_payload(world, frontend, source, row)
     waiting_insert(world, row)
     deadline = requests.deadline_ns[row]
@@ -160,6 +180,7 @@ def abandon(world, frontend, row):
     end = ring.end[frontend, 0]
     at = end % ring.kind.shape[1]
     ring.kind[frontend, at] = EGRESS_FINISHED
+    ring.token[frontend, at] = 0
     ring.reason[frontend, at] = FINISH_CANCELLED
     ring.tag[frontend, at] = world[0].ingress.tag[frontend, row]
     ring.index[frontend, at] = 0
@@ -216,8 +237,7 @@ def receive_row(world, frontend, row):
     capacity = world[0].settings.queue_capacity
     if capacity > 0 and requests.waiting_count >= capacity:
         return False
-    total = ring.prompt_count[frontend, row] + ring.output_limit[frontend, row]
-    if -(-total // TOKEN_BLOCK) > world[0].tokens.free_count:
+    if blocks_of(world, frontend, row) > world[0].tokens.free_count:
         return False
     taken = take_request(world)
     if taken == NO_ROW:

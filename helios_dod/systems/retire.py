@@ -2,6 +2,7 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
+from helios_dod.tables.grammars import free_grammar
 from helios_dod.tables.pages import release_page, release_text
 from helios_dod.tables.requests import free_request
 from helios_dod.terms import FINISHED, FRAME_ACCEPTED, FREE, SLOT_DRAINING
@@ -24,6 +25,7 @@ def free_slot(world, slot):
     slots, requests = world[0].slots, world[0].requests
     row = slots.request[slot]
     assert row == NO_ROW or (requests.slot[row] == slot and requests.state[row] == FINISHED)
+    free_grammar(world, slot)
     release_text(world, slot)
     for index in range(slots.page_count[slot] - 1, -1, -1):
         release_page(world, slot, slots.pages[slot, index])
@@ -51,8 +53,8 @@ def free_slot(world, slot):
 
 @system(
     reads="frames.* slots.in_flight slots.scores_held slots.prompt_score_count",
-    writes="frames.state frames.program slots.* pages.* requests.* tokens.owner tokens.free "
-           "tokens.free_count",
+    writes="frames.state frames.program slots.* pages.* requests.* grammars.* tokens.owner "
+           "tokens.free tokens.free_count",
 )
 def retire(world):
     """Keeps the live list in admission order."""

@@ -1,11 +1,26 @@
 """submit: give packed frames their sequence; the engine launches them after the tick."""
 
-from helios_dod.system import system
-from helios_dod.terms import FRAME_PACKED, FRAME_SUBMITTED
+from helios_dod.system import kernel, system
+from helios_dod.tables.grammars import outstanding
+from helios_dod.terms import FRAME_PACKED, FRAME_SUBMITTED, OP_DECODE
+
+
+@kernel
+def count_constrained(world, frame):
+    """What is counted of a frame with constrained lanes."""
+    frames, counters = world[0].frames, world[0].counters
+    if frames.constrained_count[frame] == 0:
+        return
+    counters.constrained_submitted += 1
+    operation = world[0].programs.operation[frames.program[frame]]
+    if operation == OP_DECODE and frames.constrained_count[frame] < frames.lane_count[frame]:
+        counters.mixed_grammar_submitted += 1
+    counters.constrained_in_flight_max = max(
+        counters.constrained_in_flight_max, outstanding(world))
 
 
 @system(
-    reads="lanes.* clock.now_ns",
+    reads="lanes.* clock.now_ns programs.operation",
     writes="frames.state frames.sequence frames.next_sequence frames.submitted_ns "
            "slots.scheduled slots.in_flight programs.launches counters.*",
 )
@@ -23,6 +38,7 @@ def submit(world):
         frames.next_sequence += 1
         frames.submitted_ns[frame] = world[0].clock.now_ns
         frames.state[frame] = FRAME_SUBMITTED
+        count_constrained(world, frame)
         world[0].programs.launches[frames.program[frame]] += 1
         world[0].counters.frames_submitted += 1
         world[0].counters.lanes_submitted += frames.lane_count[frame]

@@ -13,6 +13,7 @@ class Frames:
     lane_count: i32
     sampled_count: i32  # lanes that sample; they come first
     packed_count: i32
+    constrained_count: i32  # lanes that sample under a mask
     page_update_count: i32
     page_room: i32  # free pages and page-table updates left while composing
     update_room: i32

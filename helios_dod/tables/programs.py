@@ -10,6 +10,7 @@ class Programs:
     operation: u8
     host_pending: u8  # the pending token is bound by the host
     histogram: u8  # binds the prompt histogram
+    masked: u8  # binds the grammar mask
     batch: i32  # B
     drafts: i32  # D
     width: i32  # W
@@ -42,6 +43,7 @@ class Staging:
     fence."""
 
     words: i32["staging_words_max"]
+    mask_free: i32["slots_max"]  # first word of the mask row that allows every token, plus 1
 
 
 @table(rows="FRAMES_MAX")

@@ -17,6 +17,7 @@ class Requests:
 
     state: u8
     finish: u8
+    failure: u8  # why, where `finish` leaves it open
     flags: u8
     generation: u32
     frontend: i32
@@ -59,6 +60,8 @@ class Requests:
     frequency_penalty: i32
     top_logprobs: i32  # -1: none asked
     eos: i32["EOS_MAX"]  # padded with -1
+    grammar_bytes: i32  # of its grammar's text, 0: unconstrained
+    grammar_block: i32  # which of its blocks the text begins in
     bias_count: i32
     bias_tokens: i32["BIAS_MAX"]
     bias_values: i32["BIAS_MAX"]
@@ -101,6 +104,9 @@ def free_request(world, row):
     requests.block_count[row] = 0
     requests.state[row] = FREE
     requests.finish[row] = 0
+    requests.failure[row] = 0
+    requests.grammar_bytes[row] = 0
+    requests.grammar_block[row] = 0
     requests.delivered[row] = 0
     requests.deadline_ns[row] = 0
     requests.stamp_end[row, :] = 0

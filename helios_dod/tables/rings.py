@@ -12,8 +12,8 @@ from helios_dod.system import kernel, load_acquire
 @table(rows="frontends_max")
 class Ingress:
     """Submissions and cancels, frontend to engine. A row's payload lies in `words`, contiguous:
-    prompt tokens, bias tokens, bias values (float32 bits), a block of stops (tables/stops.py).
-    Float columns are float32 bits."""
+    prompt tokens, bias tokens, bias values (float32 bits), a block of stops (tables/stops.py),
+    the grammar's bytes. Float columns are float32 bits."""
 
     end: i64["LINE"]
     first: i64["LINE"]
@@ -41,6 +41,7 @@ class Ingress:
     eos: i32["ingress_rows_max", "EOS_MAX"]
     bias_count: i32["ingress_rows_max"]
     stop_words: i32["ingress_rows_max"]  # of the block of stops; 0: none
+    grammar_bytes: i32["ingress_rows_max"]
     words_first: i64["LINE"]  # payload words before this position are free again
     words: i32["ingress_words_max"]
 
@@ -56,7 +57,7 @@ class Egress:
     kind: u8["egress_rows_max"]
     reason: u8["egress_rows_max"]  # finish or rejection
     tag: i64["egress_rows_max"]
-    token: i32["egress_rows_max"]
+    token: i32["egress_rows_max"]  # of FINISHED: requests.failure
     # of the generated token; of a score: the prompt's position; of FINISHED: tokens generated
     index: i32["egress_rows_max"]
     shown: i32["egress_rows_max"]  # generated tokens that may be shown

@@ -18,6 +18,7 @@ class Settings:
     cache_seed: scalar(u64)  # hash of the cache identity, where every chain of pages begins
     caching: scalar(i32)  # 1: prefixes are reused
     queue_capacity: scalar(i32)  # requests that wait, and rows of one ingress ring; 0: as built
+    masked: scalar(i32)  # 1: every operation that samples has a program that takes masks
     host_pending: scalar(i32)  # 1: the host owns pending tokens, so every step is fed back
 
 
@@ -56,3 +57,7 @@ class Counters:
     prompt_tokens_cached: scalar(i64)
     preempted: scalar(i64)
     slots_full: scalar(i64)
+    barrier_grammar: scalar(i64)  # frames not composed because a constrained lane waits alone
+    constrained_submitted: scalar(i64)  # frames with a constrained lane
+    mixed_grammar_submitted: scalar(i64)  # of them, decode frames with other lanes too
+    constrained_in_flight_max: scalar(i64)  # frames outstanding after such a submission

@@ -29,6 +29,7 @@ class Slots:
     published_hash: u64
     pages: i32["pages_per_request_max"]
     feature_slot: i32
+    grammar: i32  # row of a constrained request's masks
     # generated index + 1 of a log-probability row not yet delivered, per frame
     scores_held: i32["FRAMES_MAX"]
     score: i32["FRAMES_MAX"]  # float32 bits

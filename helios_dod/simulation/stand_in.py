@@ -1,0 +1,135 @@
+"""A deterministic grammar worker for the simulator, and its oracle's view of the same grammars.
+
+A grammar is a seed: after any tokens, about a quarter of the vocabulary may follow, by a hash of
+what came before. It may fail after a number of tokens."""
+
+import random
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from helios_dod.executors.simulated import mix
+from helios_dod.grammars.base import Job
+from helios_dod.limits import MASK_BITS
+from helios_dod.simulation.invariants import require
+from helios_dod.tables.grammars import write_answer
+from helios_dod.terms import (
+    ANSWER_NO_COMPILE,
+    ANSWER_NO_MASK,
+    ANSWER_NO_TOKEN,
+    ANSWER_READY,
+    JOB_RELEASE,
+    JOB_START,
+)
+
+TEXT = struct.Struct("<Qi")
+NEVER = -1
+NO_GRAMMAR = b"no grammar"
+
+
+def grammar_text(seed: int, fails_after: int = NEVER) -> bytes:
+    """The text of a grammar. fails_after: tokens after which no mask can be made."""
+    return TEXT.pack(seed, fails_after)
+
+
+class Automaton:
+    """One grammar on its way."""
+
+    def __init__(self, text: bytes, vocabulary: int) -> None:
+        self.state, self.fails_after = TEXT.unpack(text)
+        self.vocabulary, self.count = vocabulary, 0
+
+    def allowed(self) -> list[bool]:
+        """Whether each token may follow; at least one may."""
+        found = [int(mix(np.uint64(self.state ^ token))) % 4 == 0
+                 for token in range(self.vocabulary)]
+        found[self.state % self.vocabulary] = True
+        return found
+
+    def take(self, token: int) -> bool:
+        """Goes on behind a token; False if it may not follow."""
+        if not self.allowed()[token]:
+            return False
+        self.state = int(mix(np.uint64(self.state ^ (token << 32))))
+        self.count += 1
+        return True
+
+    @property
+    def failed(self) -> bool:
+        """Whether no mask can be made any more."""
+        return 0 <= self.fails_after <= self.count
+
+
+def automaton_of(text: bytes, vocabulary: int) -> Automaton | None:
+    """The grammar of a request, or None where there is none that can be compiled."""
+    return Automaton(text, vocabulary) if text and text != NO_GRAMMAR else None
+
+
+def random_grammar(rng: random.Random, share: float) -> bytes:
+    """No grammar, or a random one; some fail, and some cannot be compiled."""
+    if rng.random() >= share:
+        return b""
+    kind = rng.random()
+    if kind < 0.05:
+        return NO_GRAMMAR
+    return grammar_text(rng.getrandbits(64), rng.randint(0, 10) if kind < 0.15 else NEVER)
+
+
+class StandIn:
+    """The worker. Jobs wait until the simulator lets them be done."""
+
+    def __init__(self, world: np.ndarray, vocabulary: int) -> None:
+        self.world, self.vocabulary = world, vocabulary
+        self.waiting: list[Job] = []
+        self.held: dict[int, Automaton] = {}  # by row of `grammars`
+
+    def hand(self, jobs: Sequence[Job]) -> None:
+        """Takes jobs."""
+        self.waiting += jobs
+
+    def descriptor(self) -> int:
+        """There is none: the simulator ticks anyway."""
+        return -1
+
+    def close(self) -> None:
+        """Nothing runs by itself."""
+
+    def work(self, rng: random.Random) -> None:
+        """Does a random number of jobs, the oldest first."""
+        for _ in range(rng.randint(0, len(self.waiting))):
+            self.do(self.waiting.pop(0))
+
+    def do(self, job: Job) -> None:
+        """One job."""
+        if job.kind == JOB_RELEASE:
+            self.held.pop(job.row, None)
+            return
+        status = ANSWER_NO_COMPILE
+        if job.kind != JOB_START or len(job.text) == TEXT.size:
+            status = self.advance(job)
+        write_answer(self.world, job.row, job.generation, status)
+
+    def advance(self, job: Job) -> int:
+        """Starts or goes on, and writes the mask. The answer's status."""
+        if job.kind == JOB_START:
+            self.held[job.row] = Automaton(job.text, self.vocabulary)
+        automaton = self.held[job.row]
+        if not all([automaton.take(token) for token in job.tokens]):
+            return ANSWER_NO_TOKEN
+        if automaton.failed:
+            return ANSWER_NO_MASK
+        words = -(-self.vocabulary // MASK_BITS)
+        bits = np.zeros(words * MASK_BITS, bool)
+        bits[: self.vocabulary] = automaton.allowed()
+        masks = self.world[0]["grammars"]["masks"]
+        first = job.row * words
+        masks[first : first + words] = np.packbits(bits, bitorder="little").view(np.uint32)
+        return ANSWER_READY
+
+    def check_quiet(self) -> None:
+        """Without work, nothing is held."""
+        for job in self.waiting:
+            self.do(job)
+        self.waiting.clear()
+        require(not self.held, f"stand-in: state of rows {sorted(self.held)} is left behind")
