@@ -220,7 +220,8 @@ class Simulator:
         require(count == len(live.tokens),
                 f"egress: {count} tokens announced, {len(live.tokens)} sent")
         scores = expected_scores(s.prompt.tolist()) if s.scored else []
-        whole = len(live.scores) if reason in (FINISH_CANCELLED, FINISH_DEADLINE) else len(scores)
+        cut = reason in (FINISH_CANCELLED, FINISH_DEADLINE, FINISH_GRAMMAR)
+        whole = len(live.scores) if cut else len(scores)
         require(live.scores == scores[:whole], f"tag {s.tag}: prompt scores differ")
         require(live.shown <= end.shown and live.text <= end.text,
                 f"tag {s.tag}: {live.shown} tokens and {live.text} bytes were shown of {end}")

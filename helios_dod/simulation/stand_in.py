@@ -115,7 +115,7 @@ class StandIn:
         if job.kind == JOB_START:
             self.held[job.row] = Automaton(job.text, self.vocabulary)
         automaton = self.held[job.row]
-        if not all([automaton.take(token) for token in job.tokens]):
+        if not all(automaton.take(token) for token in job.tokens):
             return ANSWER_NO_TOKEN
         if automaton.failed:
             return ANSWER_NO_MASK

@@ -173,7 +173,7 @@ def compose_scored(world, frame):
                 or slots.prompt_score_count[slot] > 0 or scores_due(world, slot) == 0):
             continue
         if program == NO_ROW:
-            program = find_program(world, OP_SCORED_PREFILL, 1, 1, 0, 0)
+            program = find_program(world, OP_SCORED_PREFILL, 1, 1, 0, 0, 0)
             assert program != NO_ROW, "programs: no scored prefill variant"
         room = min(programs.packed[program] - frames.packed_count[frame],
                    room_tokens(world, frame, slot))

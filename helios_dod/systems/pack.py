@@ -296,7 +296,8 @@ def pack_binding(world, frame, binding, batch):
 
 
 @system(
-    reads="bindings.* programs.* frames.* lanes.* slots.* requests.* tokens.ids settings.* grammars.*",
+    reads="bindings.* programs.* frames.* lanes.* slots.* requests.* tokens.ids settings.* "
+          "grammars.*",
     writes="staging.words staging.mask_free frames.state",
 )
 def pack(world):
