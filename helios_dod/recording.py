@@ -1,9 +1,10 @@
 """The flight recorder: the last ticks' inputs, and a world that can run them again.
 
 A tick is a function of the world and of what enters it before the tick: time, fences, the rings'
-positions and new rows, the completions of finished frames, and grammar masks. The recorder keeps these for the
-newest ticks, and a second world, the tail, in the state before the oldest of them: an entry that
-leaves is executed on the tail, so memory is bounded and nothing is ever copied whole while serving.
+positions and new rows, the completions of finished frames, and grammar masks. The recorder keeps
+these for the newest ticks, and a second world, the tail, in the state before the oldest of them: an
+entry that leaves is executed on the tail, so memory is bounded and nothing is ever copied whole
+while serving.
 """
 
 import hashlib
