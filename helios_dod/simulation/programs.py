@@ -81,8 +81,9 @@ class Builder:
     def bind(self, graph: contract.GraphContract, name: str, source: int, symbol: int, words: int,
              indexing: int, rows: int = 1) -> None:
         """One value binding of a program, and its staging buffer of rows * symbol rows."""
-        dtype = {contract.SEED: manifest.U64, contract.GRAMMAR_MASK: manifest.U32}.get(
-            source, manifest.I32)
+        dtype = manifest.U64 if source == contract.SEED else manifest.I32
+        if source == contract.GRAMMAR_MASK:
+            dtype = manifest.U32
         if source in (contract.TEMPERATURE, contract.TOP_P, contract.MIN_P, contract.BIAS_VALUES,
                       contract.REPETITION_PENALTY, contract.PRESENCE_PENALTY,
                       contract.FREQUENCY_PENALTY):
