@@ -46,6 +46,14 @@ class RequestError(ValueError):
         super().__init__(message)
         self.param, self.code = param, code
 
+    def renamed(self, names: dict[str, str]) -> "RequestError":
+        """The same about the field as another API calls it."""
+        first = re.split(r"[.\[]", self.param or "")[0]
+        if first not in names:
+            return self
+        text = str(self).replace(f"'{first}", f"'{names[first]}", 1)
+        return RequestError(text, names[first] + (self.param or "")[len(first):], self.code)
+
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Refuses fields it does not declare."""
@@ -205,6 +213,21 @@ class Shape:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"The request body is not valid JSON: {error}.",
                                code="invalid_json") from None
+
+
+    def convert(self, fields: dict[str, Any], names: dict[str, str]) -> Any:
+        """The struct of fields that another API's request amounts to, checked as a chat request.
+
+        names: of the struct's fields -> what the other API calls them. Raises RequestError."""
+        try:
+            try:
+                request = msgspec.convert(fields, ChatRequest)
+            except msgspec.ValidationError as error:
+                refuse_shape(str(error), self)
+            check_request(request)
+        except RequestError as error:
+            raise error.renamed(names) from None
+        return request
 
 
 CHAT = Shape.of(ChatRequest, Message)

@@ -1,10 +1,12 @@
 """Every path of the server and what it answers. Endpoints that generate are in generation.py."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from helios_dod import __version__
 from helios_dod.server import tokens
+from helios_dod.server.anthropic import MessageEndpoint
 from helios_dod.server.chat import ChatEndpoint
 from helios_dod.server.chunks import as_json
 from helios_dod.server.completions import CompletionEndpoint
@@ -12,13 +14,14 @@ from helios_dod.server.errors import MethodNotAllowed, NotFound, Unavailable
 from helios_dod.server.generation import Endpoint
 from helios_dod.server.http import Exchange
 from helios_dod.server.metrics import CONTENT_TYPE
+from helios_dod.server.responses import ResponseEndpoint, cancelled
 
 if TYPE_CHECKING:
     from helios_dod.server.app import App
 
 Handler = Callable[[Exchange], Awaitable[int]]
 RETRY = ((b"retry-after", b"1"),)
-GENERATING = (ChatEndpoint, CompletionEndpoint)
+GENERATING = (ChatEndpoint, CompletionEndpoint, ResponseEndpoint, MessageEndpoint)
 
 
 class Surface:
@@ -31,6 +34,9 @@ class Surface:
         self.routes: dict[str, dict[str, Handler]] = {
             "/v1/models": {"GET": self.get_models},
             "/v1/models/*": {"GET": self.get_model},
+            "/v1/responses/*": {"GET": self.no_response, "DELETE": self.no_response},
+            "/v1/responses/*/cancel": {"POST": self.post_cancel},
+            "/v1/messages/count_tokens": {"POST": self.post_count_tokens},
             "/v1/abort": {"POST": self.post_abort},
             "/tokenize": {"POST": self.post_tokenize},
             "/detokenize": {"POST": self.post_detokenize},
@@ -44,9 +50,11 @@ class Surface:
 
     def find(self, path: str) -> dict[str, Handler]:
         """A path's methods. Raises NotFound."""
-        found = self.routes.get(path) or self.routes.get(path.rpartition("/")[0] + "/*")
+        front, _, last = path.rpartition("/")
+        found = self.routes.get(path) or self.routes.get(f"{front}/*") or self.routes.get(
+            f"{front.rpartition('/')[0]}/*/{last}")
         if found is None:
-            raise NotFound(f"Unknown request URL: {path}.", code="unknown_url")
+            raise NotFound(f"This server has no {path}.", code="unknown_url")
         return found
 
     async def dispatch(self, exchange: Exchange) -> int:
@@ -62,9 +70,41 @@ class Surface:
     async def post_generating(self, exchange: Exchange) -> int:
         """Whatever makes the model speak."""
         generator = self.app.serving()
+        return await generator.handle(self.endpoint(exchange.path), exchange)
+
+    def endpoint(self, path: str) -> Endpoint:
+        """A generating endpoint. Raises Unavailable."""
         if not self.endpoints:
-            self.endpoints = {kind.path: kind(generator.preparer) for kind in GENERATING}
-        return await generator.handle(self.endpoints[exchange.path], exchange)
+            preparer = self.app.serving().preparer
+            self.endpoints = {kind.path: kind(preparer) for kind in GENERATING}
+        return self.endpoints[path]
+
+    async def no_response(self, exchange: Exchange) -> int:
+        """Responses have no life after their answer."""
+        raise NotFound("Responses are not stored: none can be read or deleted by id.",
+                       "response_id", "responses_not_stored")
+
+    async def post_cancel(self, exchange: Exchange) -> int:
+        """Ends a live response."""
+        generator = self.app.serving()
+        id = exchange.path.split("/")[3]
+        if not self.app.abort(id):
+            raise NotFound(f"No live response has the id {id!r}; responses are not stored.",
+                           "response_id", "response_not_found")
+        return await exchange.send_json(cancelled(
+            id, generator.preparer.assets.served_id, int(time.time())))
+
+    async def post_count_tokens(self, exchange: Exchange) -> int:
+        """Tokens of a message request's prompt."""
+        generator = self.app.serving()
+        endpoint = self.endpoint(MessageEndpoint.path)
+        assert isinstance(endpoint, MessageEndpoint)
+        body = await exchange.body()
+        request = await generator.call(len(body), endpoint.decode_count, body)
+        generator.check_model(request.model)
+        async with generator.slots:
+            answer = await generator.call(len(body), endpoint.count, request)
+        return await exchange.send_json(answer)
 
     def model_objects(self) -> list[dict[str, Any]]:
         """OpenAI's model objects. Raises Unavailable before the core is read."""

@@ -1,0 +1,202 @@
+"""Requests of /v1/messages as chat requests. Field names and meanings are those of Anthropic's
+API reference ("Create a message", "Count tokens")."""
+
+from typing import Any, Literal, NoReturn
+
+import msgspec
+
+from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Shape, Strict
+
+CHAT_NAMES = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens"}
+BLOCK_FIELDS = {  # type of a content block -> the field that it needs
+    "text": "text", "tool_use": "name", "tool_result": "tool_use_id", "thinking": "thinking"}
+
+
+class Block(Strict):
+    """A content block; which fields it needs depends on its type."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: "str | list[Block] | None" = None
+    is_error: bool | None = None
+    cache_control: dict[str, Any] | None = None  # pages are cached whatever it says
+    citations: None = None
+
+
+class Turn(Strict):
+    """One message."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[Block]
+
+
+class ToolDeclaration(Strict):
+    """A tool that the model may use."""
+
+    name: str
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    type: str | None = None
+    strict: bool | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class ToolChoice(Strict):
+    """Whether and which tool must be used."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Strict):
+    """Whether to reason before the answer."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: None = None
+    display: None = None
+
+
+class Metadata(Strict):
+    """About the request."""
+
+    user_id: str | None = None
+
+
+class MessageRequest(Strict):
+    """The body of a message request. Fields typed None are refused by name."""
+
+    model: str
+    messages: list[Turn]
+    max_tokens: int | None = None
+    system: str | list[Block] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[ToolDeclaration] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    priority: int | None = None
+    deadline_ms: int | None = None
+    container: None = None
+    context_management: None = None
+    mcp_servers: None = None
+    output_config: None = None
+    output_format: None = None
+    inference_geo: None = None
+
+
+MESSAGE = Shape.of(MessageRequest, Block, Turn, ToolDeclaration, ToolChoice, Thinking)
+SAME = ("model", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
+
+
+def refuse(field: str, problem: str, code: str = "invalid_value") -> NoReturn:
+    """Raises RequestError for a field."""
+    raise RequestError(f"'{field}' {problem}.", field, code)
+
+
+def missing(field: str) -> NoReturn:
+    """Raises RequestError for a field that is not there."""
+    raise RequestError(f"Missing required parameter: '{field}'.", field,
+                       "missing_required_parameter")
+
+
+def decode_message(body: bytes, counting: bool = False) -> tuple[MessageRequest, ChatRequest]:
+    """A request from JSON, and the chat request that it amounts to. counting: of count_tokens,
+    which needs no max_tokens. Raises RequestError."""
+    request: MessageRequest = MESSAGE.decode(body)
+    if request.max_tokens is None and not counting:
+        missing("max_tokens")
+    messages = []
+    if request.system:
+        messages.append({"role": "system", "content": text_of(request.system, "system")})
+    for i, turn in enumerate(request.messages):
+        messages += messages_of(turn, f"messages[{i}]")
+    fields: dict[str, Any] = {name: getattr(request, name) for name in SAME}
+    fields.update(
+        messages=messages, max_completion_tokens=request.max_tokens,
+        stop=request.stop_sequences or None,
+        tools=[tool_of(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ())] or None)
+    choice = request.tool_choice
+    if choice is not None:
+        fields["tool_choice"] = choice_of(choice)
+        if choice.disable_parallel_tool_use:
+            fields["parallel_tool_calls"] = False
+    return request, CHAT.convert(fields, CHAT_NAMES)
+
+
+def tool_of(tool: ToolDeclaration, field: str) -> dict[str, Any]:
+    """A tool in chat's form."""
+    if tool.type not in (None, "custom"):
+        refuse(f"{field}.type", f"must be 'custom', got {tool.type!r}", "unsupported_value")
+    return {"type": "function", "function": {
+        "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
+        "strict": tool.strict}}
+
+
+def choice_of(choice: ToolChoice) -> Any:
+    """A tool choice in chat's form."""
+    if choice.type == "tool":
+        if choice.name is None:
+            missing("tool_choice.name")
+        return {"type": "function", "function": {"name": choice.name}}
+    return "required" if choice.type == "any" else choice.type
+
+
+def text_of(content: str | list[Block] | None, field: str) -> str:
+    """The text of text blocks, joined by newlines."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    for i, block in enumerate(content):
+        if block.type != "text":
+            refuse(f"{field}[{i}].type", f"must be 'text', got {block.type!r}",
+                   "unsupported_value")
+        if block.text is None:
+            missing(f"{field}[{i}].text")
+    return "\n".join(block.text or "" for block in content)
+
+
+def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
+    """Chat messages of one turn: results of tools come first, as chats have them."""
+    if isinstance(turn.content, str):
+        return [{"role": turn.role, "content": turn.content}]
+    results, texts, calls, thoughts = [], [], [], []
+    for i, block in enumerate(turn.content):
+        at = f"{field}.content[{i}]"
+        if block.type not in BLOCK_FIELDS:
+            refuse(f"{at}.type", f"is none of {', '.join(BLOCK_FIELDS)}, got {block.type!r}",
+                   "unsupported_value")
+        if getattr(block, BLOCK_FIELDS[block.type]) is None:
+            missing(f"{at}.{BLOCK_FIELDS[block.type]}")
+        if (block.type == "tool_result") if turn.role == "assistant" else (
+                block.type in ("tool_use", "thinking")):
+            refuse(f"{at}.type", f"{block.type!r} does not belong to the {turn.role}")
+        if block.type == "text":
+            texts.append(block.text or "")
+        elif block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type == "tool_use":
+            calls.append({"id": block.id, "type": "function", "function": {
+                "name": block.name, "arguments": msgspec.json.encode(block.input or {}).decode()}})
+        else:
+            results.append({"role": "tool", "tool_call_id": block.tool_use_id,
+                            "content": text_of(block.content, f"{at}.content")})
+    if turn.role == "user":
+        asked = [{"role": "user", "content": "\n".join(texts)}] if texts or not results else []
+        return [*results, *asked]
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return [message]

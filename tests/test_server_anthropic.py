@@ -1,0 +1,147 @@
+"""/v1/messages, over the engine's test double. Expected shapes are those of Anthropic's reference;
+its client is run by perf/clients.py."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import server_harness
+import text_tables
+from server_harness import PATIENCE_S, Server
+
+CALL = ('<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich \\"x\\"", "days": 3}}'
+        '\n</tool_call>')
+SCRIPTS = {
+    "text": "Plain “text” with 漢字 and 🙂.",
+    "thought": "<think>\nFirst “this”.\n</think>\n\nThen that.",
+    "thought_call": "<think>why</think>Let me look.\n" + CALL + CALL,
+}
+TOOLS: list[Any] = [{"name": "weather", "description": "d", "input_schema": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    core = tmp_path_factory.mktemp("core") / "tokenizer.json"
+    core.write_text(text_tables.tagged().tokenizer.to_str())
+    env = {"FAKE_SYNTAX": "tagged_json think_tag_lines",
+           "FAKE_SCRIPTS": json.dumps(list(SCRIPTS.values()))}
+    with server_harness.serving(core, env=env) as running:
+        yield running
+
+
+def post(server: Server, script: str = "text", path: str = "/v1/messages",
+         **fields: Any) -> httpx.Response:
+    given = {"model": "fake-model", "max_tokens": 200, "priority": 1 + list(SCRIPTS).index(script),
+             "messages": [{"role": "user", "content": "Hello"}], **fields}
+    return httpx.post(server.url + path, timeout=PATIENCE_S, json={
+        name: value for name, value in given.items() if value is not None})
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """Data of a stream's events, each under the name that its type says."""
+    events = []
+    for block in text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def test_text(server: Server) -> None:
+    answer = post(server, system=[{"type": "text", "text": "Be brief."}]).json()
+    assert answer["type"] == "message" and answer["id"].startswith("msg_")
+    assert answer["content"] == [{"type": "text", "text": SCRIPTS["text"]}]
+    assert answer["stop_reason"] == "end_turn" and answer["stop_sequence"] is None
+    usage = answer["usage"]
+    assert usage["cache_read_input_tokens"] == 1 and usage["output_tokens"] > 1
+    assert post(server, max_tokens=3).json()["stop_reason"] == "max_tokens"
+
+
+def test_reasoning_and_calls(server: Server) -> None:
+    answer = post(server, "thought_call", tools=TOOLS).json()
+    kinds = [block["type"] for block in answer["content"]]
+    assert kinds == ["thinking", "text", "tool_use", "tool_use"]
+    assert answer["content"][0]["thinking"] == "why" and answer["stop_reason"] == "tool_use"
+    assert answer["content"][2]["input"] == {"city": 'Zürich "x"', "days": 3}
+    assert answer["content"][2]["id"] != answer["content"][3]["id"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_stream_says_what_the_whole_says(server: Server, script: str) -> None:
+    whole = post(server, script, tools=TOOLS).json()
+    events = events_of(post(server, script, tools=TOOLS, stream=True).text)
+    assert events[0]["type"] == "message_start" and events[0]["message"]["content"] == []
+    assert events[-1] == {"type": "message_stop"}
+    assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"]
+    assert events[-2]["usage"] == whole["usage"]
+    blocks: list[Any] = []
+    for event in events[1:-2]:
+        assert event["index"] == len(blocks) - (event["type"] != "content_block_start")
+        if event["type"] == "content_block_start":
+            blocks.append([event["content_block"]["type"], event["content_block"], ""])
+        elif event["type"] == "content_block_delta":
+            blocks[-1][2] += next(v for k, v in event["delta"].items() if k != "type")
+    assert [kind for kind, _, _ in blocks] == [block["type"] for block in whole["content"]]
+    for (kind, start, text), block in zip(blocks, whole["content"], strict=True):
+        if kind == "tool_use":
+            assert json.loads(text) == block["input"] and start["name"] == block["name"]
+        else:
+            assert text == block["text" if kind == "text" else "thinking"]
+
+
+def test_results_of_tools(server: Server) -> None:
+    first = post(server, "thought_call", tools=TOOLS).json()["content"]
+    results = [{"type": "tool_result", "tool_use_id": block["id"], "content": "rain"}
+               for block in first if block["type"] == "tool_use"]
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": first},
+                {"role": "user", "content": [*results, {"type": "text", "text": "And now?"}]}]
+    answer = post(server, tools=TOOLS, messages=messages)
+    assert answer.json()["content"][0]["text"] == SCRIPTS["text"], answer.text
+    counted = post(server, path="/v1/messages/count_tokens", tools=TOOLS, messages=messages,
+                   max_tokens=None).json()
+    usage = answer.json()["usage"]
+    assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+def test_thinking_is_the_template_s_switch(server: Server) -> None:
+    counts = [post(server, path="/v1/messages/count_tokens", thinking=thinking).json()
+              for thinking in ({"type": "adaptive"}, {"type": "disabled"}, None)]
+    assert counts[0]["input_tokens"] > counts[1]["input_tokens"] == counts[2]["input_tokens"]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"),
+    ({"messages": []}, "messages"), ({"mcp_servers": []}, "mcp_servers"),
+    ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+     "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "type"),
+    ({"tools": [{"type": "bash_20250124", "name": "x"}]}, "tools[0].type"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
+    ({"temperature": 9}, "temperature"), ({"foo": 1}, "foo"),
+]
+
+
+@pytest.mark.parametrize(("fields", "word"), REFUSED, ids=[str(f)[:30] for f, _ in REFUSED])
+def test_refusals(server: Server, fields: dict[str, Any], word: str) -> None:
+    answer = post(server, **fields)
+    assert answer.status_code == 400, answer.text
+    body = answer.json()
+    assert set(body) == {"type", "error"} and body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert word in body["error"]["message"], body
+
+
+def test_errors_in_anthropic_s_words(server: Server) -> None:
+    wrong = post(server, model="other")
+    assert wrong.status_code == 404 and wrong.json()["error"]["type"] == "not_found_error"
+    failed = post(server, messages=[{"role": "user", "content": "a<nonfinite>"}], priority=0)
+    assert failed.status_code == 500 and failed.json()["error"]["type"] == "api_error"
+    streamed = post(server, messages=[{"role": "user", "content": "a<reject>"}], priority=0,
+                    stream=True)
+    events = events_of(streamed.text)
+    assert events[-1]["error"]["type"] == "overloaded_error" and streamed.status_code == 200
+    server.idle()
