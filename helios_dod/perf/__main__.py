@@ -5,7 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from helios_dod.perf import simulate
+from helios_dod.errors import UserError
+from helios_dod.perf import compare, serve, simulate
 from helios_dod.perf.machine import machine
 
 
@@ -123,11 +124,18 @@ def main() -> int:
                          help="also time loading the engine, weights verified and trusted")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=load)
-    command = commands.add_parser("simulate", help="a load, in virtual time")
-    simulate.add_arguments(command)
-    command.set_defaults(run=simulate.run)
+    for module, summary in ((simulate, "a load, in virtual time"),
+                            (serve, "a load on a server, ours or another"),
+                            (compare, "two results side by side")):
+        command = commands.add_parser(module.__name__.rpartition(".")[2], help=summary)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     options = parser.parse_args()
-    return options.run(options)
+    try:
+        return options.run(options)
+    except UserError as error:
+        print(f"perf {options.command}: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""`python -m helios_dod.perf compare A B`: two results of one command, figure beside figure."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from helios_dod.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `compare`."""
+    parser.add_argument("a", type=Path, help="what --json printed")
+    parser.add_argument("b", type=Path, help="the same of another run")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number, under its dotted name."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from figures(part, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from figures(part, f"{name}[{index}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result. Raises UserError."""
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected an object")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints figures that both have, and what they depend on where it differs."""
+    a, b = read(options.a), read(options.b)
+    mine, other = dict(figures(a)), dict(figures(b))
+    shared = {name: (mine[name], other[name]) for name in mine if name in other}
+    machines = {name: (value, b.get("machine", {}).get(name))
+                for name, value in a.get("machine", {}).items()
+                if value != b.get("machine", {}).get(name)}
+    if options.json:
+        print(json.dumps({"machines_differ": machines, "figures": {
+            name: {"a": x, "b": y, "ratio": y / x if x else None}
+            for name, (x, y) in shared.items()}}))
+        return 0
+    for name, (x, y) in machines.items():
+        print(f"not the same {name}: {x} / {y}")
+    width = max(map(len, shared), default=0)
+    for name, (x, y) in shared.items():
+        ratio = f"{y / x:8.3f}" if x else "       -"
+        print(f"{name:{width}}  {x:>14g}  {y:>14g}  {ratio}")
+    for name in sorted(set(mine) ^ set(other)):
+        print(f"{name:{width}}  only in {'A' if name in mine else 'B'}")
+    return 0

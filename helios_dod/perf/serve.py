@@ -1,0 +1,213 @@
+"""`python -m helios_dod.perf serve`: load on any OpenAI-compatible server, as its users see it."""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helios_dod.errors import UserError
+from helios_dod.perf.client import Answer, Target, ask, model_of
+from helios_dod.perf.machine import machine
+from helios_dod.perf.simulate import spread
+from helios_dod.progress import Progress
+from helios_dod.simulation.traces import ALONE, SHAPES, Trace, drawn_trace, make_trace, read_trace
+
+# Short words that most vocabularies hold whole: about one token each.
+TEXT = ("time year people way day man thing woman life child world school state family student "
+         "group country problem hand part place case week company system program question work "
+         "night point home water room mother area money story fact month lot right study book "
+         "eye job word business issue side kind head house service friend father power hour game "
+         "line end member law car city name team minute idea body back parent face level office "
+         "door health person art war history party result change morning reason research girl "
+         "guy moment air teacher force")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `serve`."""
+    add = parser.add_argument
+    add("--url", default="http://127.0.0.1:8000", help="the server (default %(default)s)")
+    add("--model", default="", help="the model's id (default: the first that the server names)")
+    add("--key", default="", help="an API key")
+    add("--concurrency", type=int, default=0,
+        help="closed loop: so many requests at a time (default: open loop, by --rate or --trace)")
+    add("--rate", type=float, default=1.0, help="requests a second (default %(default)s)")
+    add("--burstiness", type=float, default=1.0,
+        help="coefficient of variation of the gaps between arrivals (default: Poisson, 1)")
+    add("--requests", type=int, default=100, help="(default %(default)s)")
+    add("--prompt-tokens", type=int, default=128, help="about; the server's own count is reported")
+    add("--output-tokens", type=int, default=64, help="(default %(default)s)")
+    add("--shared-tokens", type=int, default=0, help="with which every prompt begins (default 0)")
+    add("--shape", choices=SHAPES, help="lengths of that shape instead")
+    add("--trace", type=Path, help="arrivals and lengths of a trace instead")
+    add("--warm-up", type=int, default=8, help="requests before those that count (default 8)")
+    add("--repeats", type=int, default=1, help="of the whole load (default %(default)s)")
+    add("--ttft-ms", type=float, help="goodput: the most that a first token may take")
+    add("--between-ms", type=float, help="goodput: the most that the mean gap may be")
+    add("--ignore-eos", action="store_true",
+        help="ask for answers of full length, where the server knows the field")
+    add("--seed", type=int, default=1)
+    add("--json", action="store_true", help="one JSON object on standard output")
+
+
+def trace_of(options: argparse.Namespace) -> Trace:
+    """The load. Raises UserError."""
+    if options.trace is not None:
+        return read_trace(options.trace)
+    if options.shape is not None:
+        return drawn_trace(options.shape, options.requests, options.rate, options.seed,
+                           options.burstiness, options.shared_tokens)
+    lengths = make_trace(np.zeros(options.requests), np.full(options.requests,
+                                                             options.prompt_tokens),
+                         np.full(options.requests, options.output_tokens))
+    drawn = drawn_trace("code", options.requests, options.rate, options.seed, options.burstiness)
+    shared = min(options.shared_tokens, options.prompt_tokens)
+    return replace(lengths, arrival_ns=drawn.arrival_ns,
+                   prefix=np.full(len(drawn), 0 if shared else ALONE, np.int64),
+                   prefix_tokens=np.full(len(drawn), shared, np.int64))
+
+
+def words(seed: str, count: int) -> list[str]:
+    """`count` words, the same for the same seed."""
+    return random.Random(seed).choices(TEXT.split(), k=count)
+
+
+def prompt_of(trace: Trace, index: int, seed: int) -> list[dict[str, str]]:
+    """A request's messages."""
+    count, shared = int(trace.prompt_tokens[index]), int(trace.prefix_tokens[index])
+    text = (words(f"{seed} shared {trace.prefix[index]}", shared)
+            + words(f"{seed} own {index}", count - shared))
+    return [{"role": "user", "content": " ".join(text)}]
+
+
+class Load:
+    """One trace against one target."""
+
+    def __init__(self, target: Target, trace: Trace, concurrency: int, seed: int,
+                 extra: dict[str, Any]) -> None:
+        self.target, self.trace, self.concurrency = target, trace, concurrency
+        self.seed, self.extra = seed, extra
+
+    async def one(self, index: int) -> Answer:
+        """A request of the trace."""
+        return await ask(self.target, prompt_of(self.trace, index, self.seed),
+                         int(self.trace.output_tokens[index]), self.extra)
+
+    async def run(self, progress: Progress) -> tuple[list[Answer], float]:
+        """Every answer, and the seconds that all took."""
+        began = time.monotonic_ns()
+        answers: list[Answer | None] = [None] * len(self.trace)
+
+        async def send(index: int) -> None:
+            answers[index] = await self.one(index)
+            progress(1)
+
+        if self.concurrency:
+            waiting = iter(range(len(self.trace)))
+
+            async def user() -> None:
+                for index in waiting:
+                    await send(index)
+
+            await asyncio.gather(*(user() for _ in range(self.concurrency)))
+        else:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self.trace)):
+                    due = began + int(self.trace.arrival_ns[index])
+                    await asyncio.sleep(max(due - time.monotonic_ns(), 0) / 1e9)
+                    group.create_task(send(index))
+        return ([answer for answer in answers if answer is not None],
+                (time.monotonic_ns() - began) / 1e9)
+
+
+def gaps_of(answer: Answer) -> list[int]:
+    """Times between chunks."""
+    return [late - soon for soon, late in zip(answer.chunk_ns, answer.chunk_ns[1:], strict=False)]
+
+
+def mean_gap_ns(answer: Answer) -> float:
+    """Between tokens, by the server's own count of them."""
+    return (answer.last_ns - answer.first_ns) / max(answer.output_tokens - 1, 1)
+
+
+def summary(answers: list[Answer], seconds: float, ttft_ms: float | None,
+            between_ms: float | None) -> dict[str, Any]:
+    """Figures of one load."""
+    good = [a for a in answers if not a.error]
+    told = [a for a in good if a.first_ns]
+    errors: dict[str, int] = {}
+    for answer in answers:
+        if answer.error:
+            name = f"{answer.status} {answer.error[:120]}"
+            errors[name] = errors.get(name, 0) + 1
+    met = [a for a in told
+           if (ttft_ms is None or a.first_ns - a.sent_ns <= ttft_ms * 1e6)
+           and (between_ms is None or mean_gap_ns(a) <= between_ms * 1e6)]
+    result = {
+        "requests": len(answers), "failed": len(answers) - len(good), "errors": errors,
+        "seconds": round(seconds, 3), "requests_per_s": round(len(good) / seconds, 3),
+        "prompt_tokens": sum(a.prompt_tokens for a in good),
+        "output_tokens": sum(a.output_tokens for a in good),
+        "output_tokens_per_s": round(sum(a.output_tokens for a in good) / seconds, 2),
+        "ttft_ms": spread(np.array([a.first_ns - a.sent_ns for a in told])),
+        "between_tokens_ms": spread(np.array([mean_gap_ns(a) for a in told
+                                              if a.output_tokens > 1])),
+        "between_chunks_ms": spread(np.array([gap for a in told for gap in gaps_of(a)])),
+        "latency_ms": spread(np.array([a.last_ns - a.sent_ns for a in told])),
+    }
+    if ttft_ms is not None or between_ms is not None:
+        result["goodput_per_s"] = round(len(met) / seconds, 3)
+        result["met"] = round(len(met) / max(len(answers), 1), 4)
+    return result
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Warm-up, then every repetition."""
+    target = Target(options.url, options.model, options.key)
+    if not target.model:
+        target = replace(target, model=await model_of(target))
+    trace = trace_of(options)
+    if len(trace) == 0:
+        raise UserError("the trace holds no request")
+    extra = {"ignore_eos": True} if options.ignore_eos else {}
+    load = Load(target, trace, options.concurrency, options.seed, extra)
+    await asyncio.gather(*(load.one(index % len(trace)) for index in range(options.warm_up)))
+    runs = []
+    for repeat in range(options.repeats):
+        load.seed = options.seed + repeat  # else a prefix cache answers the repetition
+        with Progress(f"load {repeat + 1} of {options.repeats}", len(trace), "requests") as done:
+            answers, seconds = await load.run(done)
+        runs.append(summary(answers, seconds, options.ttft_ms, options.between_ms))
+    return {"url": options.url, "model": target.model, "runs": runs}
+
+
+def lines(run: dict[str, Any]) -> list[str]:
+    """One load, for people."""
+    def told(part: dict[str, float]) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in part.items())
+
+    shown = [
+        f"{run['requests']} requests in {run['seconds']:g} s, {run['failed']} failed: "
+        f"{run['output_tokens_per_s']:g} tokens/s, {run['requests_per_s']:g} requests/s",
+        f"time to first token, ms: {told(run['ttft_ms'])}",
+        f"between tokens, ms: {told(run['between_tokens_ms'])}",
+        f"between chunks, ms: {told(run['between_chunks_ms'])}",
+        f"sent to last token, ms: {told(run['latency_ms'])}"]
+    if "goodput_per_s" in run:
+        shown.append(f"goodput: {run['goodput_per_s']:g} requests/s, {run['met']:.1%} of all")
+    return shown + [f"{count} x {error}" for error, count in run["errors"].items()]
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 if every request was answered."""
+    result = asyncio.run(measure(options))
+    if options.json:
+        print(json.dumps({"machine": machine(), "seed": options.seed, **result}))
+    else:
+        print("\n\n".join("\n".join(lines(part)) for part in result["runs"]))
+    return int(any(part["failed"] for part in result["runs"]))

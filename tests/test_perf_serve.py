@@ -1,0 +1,75 @@
+"""The load client against a live server over the engine's test double, and against none."""
+
+import json
+import socket
+import sys
+
+import httpx
+import pytest
+import text_tables
+from server_harness import serving
+
+from helios_dod.perf.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    core = tmp_path_factory.mktemp("core") / "tokenizer.json"
+    core.write_text(text_tables.byte_level().tokenizer.to_str())
+    with serving(core) as started:
+        yield started
+
+
+def perf(capsys, monkeypatch, *arguments):
+    """(status, result) of the command."""
+    monkeypatch.setattr(sys, "argv", ["perf", *map(str, arguments), "--json"])
+    status = main()
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("arguments", [("--concurrency", 4), ("--rate", 200)],
+                         ids=["closed", "open"])
+def test_a_load_is_measured(server, capsys, monkeypatch, arguments):
+    status, result = perf(
+        capsys, monkeypatch, "serve", "--url", server.url, "--requests", 24, "--prompt-tokens", 30,
+        "--output-tokens", 12, "--ignore-eos", "--warm-up", 2, "--repeats", 2,
+        "--ttft-ms", 60_000, *arguments)
+    assert status == 0
+    assert result["model"] == httpx.get(server.url + "/v1/models").json()["data"][0]["id"]
+    for part in result["runs"]:
+        assert part["requests"] == 24 and part["failed"] == 0
+        assert part["output_tokens"] == 24 * 12, "as the server counts them"
+        assert part["prompt_tokens"] > 24 * 30
+        assert 0 < part["ttft_ms"]["p50"] <= part["latency_ms"]["p50"]
+        assert part["met"] == 1
+
+
+def test_failures_are_counted_and_named(server, capsys, monkeypatch):
+    status, result = perf(
+        capsys, monkeypatch, "serve", "--url", server.url, "--requests", 5, "--model", "nobody",
+        "--warm-up", 0, "--rate", 1000)
+    assert status == 1
+    (part,) = result["runs"]
+    assert part["failed"] == 5 and sum(part["errors"].values()) == 5
+    assert all(name.startswith("404") for name in part["errors"])
+
+
+def test_an_absent_server_is_named(capsys, monkeypatch):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        monkeypatch.setattr(sys, "argv", ["perf", "serve", "--url", url])
+        assert main() == 1
+    assert url in capsys.readouterr().err
+
+
+def test_results_are_compared(tmp_path, capsys, monkeypatch):
+    for name, rate, machine in (("a", 10.0, "x"), ("b", 25.0, "y")):
+        (tmp_path / name).write_text(json.dumps(
+            {"machine": {"processor": machine}, "runs": [{"output_tokens_per_s": rate}]}))
+    _, result = perf(capsys, monkeypatch, "compare", tmp_path / "a", tmp_path / "b")
+    assert result["figures"]["runs[0].output_tokens_per_s"]["ratio"] == 2.5
+    assert result["machines_differ"] == {"processor": ["x", "y"]}
+    monkeypatch.setattr(sys, "argv", ["perf", "compare", str(tmp_path / "a"), str(tmp_path / "c")])
+    assert main() == 1
+    assert "No such file" in capsys.readouterr().err
