@@ -1,7 +1,8 @@
 """The command `helios`: finds the subcommand, imports only its module, runs it.
 
 A command module has `add_arguments(parser)` and `run(args) -> int`. Exit status: 0 done, 1 failed
-with one line on standard error, 2 wrongly used, 130 interrupted.
+with one line on standard error, 2 wrongly used, 130 interrupted. `diff` answers with 1, so it fails
+with 2.
 """
 
 import argparse
@@ -21,12 +22,12 @@ COMMANDS = {  # name -> (module, summary)
     "parse": ("helios_dod.frontend.output.parse_command",
               "run output-syntax cases through the parsers"),
     "inspect": ("helios_dod.cores.inspect_command", "show what a core holds, and who signed it"),
-    "verify": ("helios_dod.cores.verify_command",
+    "verify": ("helios_dod.server.verify_command",
                "check every signature, digest and contract rule of a core"),
     "keygen": ("helios_dod.cores.keygen_command", "make a signing key, or a sealing key"),
-    "sign": ("helios_dod.cores.sign_command", "sign a core again, under your key or namespace"),
-    "export": ("helios_dod.cores.export_command", "make a logical-resource core of a core"),
-    "import": ("helios_dod.cores.import_command", "make a payload core of a core"),
+    "sign": ("helios_dod.server.sign_command", "sign a core again, under your key or namespace"),
+    "export": ("helios_dod.server.export_command", "make a logical-resource core of a core"),
+    "import": ("helios_dod.server.import_command", "make a payload core of a core"),
     "replay": ("helios_dod.simulation.replay_command",
                "run a recording of the scheduler again, and say why a request waited"),
     "diff": ("helios_dod.cores.diff_command", "show what differs between two cores"),

@@ -22,17 +22,17 @@ from pathlib import Path
 import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from helios_dod.contract.errors import ContractError
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.cores.errors import CoreError
 from helios_dod.cores.layout import CHUNK_NBYTES, chunk_digests
-from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import open_core
 from helios_dod.cores.sealed import Cipher
 from helios_dod.cores.writer import CARRIERS, Publisher, sign_body, sign_index, write_core
-from tests.tiny_core import make_prepared
+from helios_dod.errors import UserError
+from helios_dod.server.verification import verify
+from tests.fuzz_frontend import mutate_table, mutate_template, mutate_tokenizer
+from tests.golden import whole
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SECRET = bytes(range(32, 64))
@@ -46,15 +46,20 @@ TEXTS = ("", "x", "weights", "tokenizer", "../../etc/passwd", "/etc/passwd", "a\
          "%2e%2e/x", "\\x")
 
 
+DELIMITERS = ("", "a", "<", "<k>", "</k>", "<k>x", "\n", " ", "é", "(", "[", "x" * 128, "x" * 129,
+              "assistant:", "\\", "\0")
+FRONTEND = {"tokenizer": mutate_tokenizer, "chat_template": mutate_template,
+            "token_bytes": mutate_table}
+
+
 def load(path):
-    """Everything that a server reads, as comparable values."""
+    """Everything that a server reads and makes of it, as comparable values: what `helios verify`
+    checks, a tokenizer, a template, a byte table and an output syntax that were run."""
     core = open_core(path)
-    manifest = core.manifest()
-    weights = core.weights()
-    check_padding(manifest, weights)
+    verified = verify(core)
     table = core.token_bytes()
-    return (core.prepared(manifest), core.tokenizer(), core.chat_template(), table.data.tobytes(),
-            {name: data.tobytes() for name, data in weights.items()})
+    return (verified, core.tokenizer(), core.chat_template(), table.data.tobytes(),
+            {name: data.tobytes() for name, data in core.weights().items()})
 
 
 class Honest:
@@ -62,7 +67,7 @@ class Honest:
 
     def __init__(self, carrier, folder):
         self.carrier, self.path = carrier, folder / f"{carrier}.core"
-        write_core(make_prepared(), self.path, Publisher(KEY, "tests"), carrier=carrier)
+        write_core(whole(3), self.path, Publisher(KEY, "tests"), carrier=carrier)
         self.names = sorted(p.relative_to(self.path).as_posix()
                             for p in self.path.rglob("*") if p.is_file())
         self.files = {name: (self.path / name).read_bytes() for name in self.names}
@@ -269,6 +274,31 @@ def other_resources(honest, files, body, rng):
     honest.put(files, body, name, mutate_bytes(honest.frames[name], rng))
 
 
+def frontend_parts(honest, files, body, rng):
+    """A tokenizer, a template or a byte table of another shape; sometimes two of them."""
+    for name in rng.sample(sorted(FRONTEND), rng.choice((1, 1, 2))):
+        honest.put(files, body, name, FRONTEND[name](honest.frames[name], rng))
+
+
+def output_syntax(honest, files, body, rng):
+    """Syntax data alone: delimiters that are the same, begin each other, are long or missing."""
+    serving = body.deployment.contract if honest.carrier == "payload" else body.contract
+    frontend = serving.model.frontend
+    for _ in range(rng.choice((1, 2, 4))):
+        kind = rng.randrange(4)
+        if kind == 0:
+            mutate_field(pick(frontend.output, rng), rng)
+        elif kind == 1:
+            frontend.tool_syntax = rng.randrange(7)
+        elif kind == 2:
+            parts = [frontend.output.pairs, frontend.output.think]
+            part = rng.choice(parts)
+            field = rng.choice([f for f in part.DESCRIPTOR.fields if f.type == f.TYPE_STRING])
+            setattr(part, field.name, rng.choice(DELIMITERS))
+        else:
+            frontend.output.tokens.extend(rng.choices(DELIMITERS, k=rng.choice((1, 5, 70))))
+
+
 def swapped_frames(honest, files, body, rng):
     """Valid frames under another kind."""
     one, other = rng.sample(sorted(honest.frames), 2)
@@ -416,10 +446,10 @@ def serving_of(honest, body):
     return body.deployment.contract if honest.carrier == "payload" else body.contract
 
 
-SIGNED = (body_fields, body_fields, body_fields, body_bytes, body_deep, state_lies, state_lies,
-          cache_lies, cache_lies, syntax_lies, manifest_fields,
-          manifest_fields, manifest_fields, manifest_bytes, other_resources, swapped_frames,
-          bad_frames, bad_frames, weight_lies, downgraded)
+SIGNED = (*[body_fields] * 3, body_bytes, body_deep, *[state_lies] * 2, *[cache_lies] * 2,
+          syntax_lies, *[manifest_fields] * 3, manifest_bytes, other_resources,
+          *[frontend_parts] * 3, *[output_syntax] * 2, swapped_frames, *[bad_frames] * 2,
+          weight_lies, downgraded)
 BOMB_NBYTES = 200 << 20
 
 
@@ -485,7 +515,7 @@ def run_one(honest, seed, number):
         outcome = "valid"
         if not signed and (values != honest.values or not changed.keys() <= {"locations.pb"}):
             problem = f"loads without a signature, changed: {sorted(changed)}"
-    except (CoreError, ContractError) as error:
+    except UserError as error:
         outcome = "refused"
         if not str(error):
             problem = "refused without a name"

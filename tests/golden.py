@@ -7,11 +7,14 @@ The four of `first-version-3-payload` and `version-3-*` broke the contract, and 
 later refuses them: their graphs list no state accesses, though their programs write state. They are
 kept as they are, with the refusal beside them in expected.json; `listed-version-3-*` are in their
 place. Cores that a recipe made always listed what they access.
+
+All of those have no real tokenizer. Cores of `whole` have every part that a server needs.
 """
 
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores.writer import CARRIERS, Publisher, write_core
-from tests.tiny_core import add_buffer, make_prepared, number
+from tests.tiny_core import TOKENIZER, add_buffer, make_prepared, number
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))  # signs test data only
 SECRET = bytes(range(32, 64))  # seals test data only
@@ -28,7 +31,7 @@ FOLDER = Path(__file__).parent / "fixtures" / "golden"
 
 def at_version(version):
     """What preparation would hand over, with what that contract version can say."""
-    prepared = make_prepared()
+    prepared = replace(make_prepared(), tokenizer_json=b'{"version": "1.0"}')
     manifest, serving = prepared.manifest, prepared.contract
     serving.model.version = version
     if version == 1:  # text, page tables, host-owned pending tokens, width one
@@ -42,6 +45,28 @@ def at_version(version):
     if version == 3:
         everything(manifest, serving)
     return prepared
+
+
+def whole(version):
+    """The same with a tokenizer, a template with roles, and the syntax of its answers."""
+    prepared = at_version(version)
+    frontend = prepared.contract.model.frontend
+    frontend.tool_syntax, frontend.reasoning_syntax = contract.KEY_VALUE_TAGS, contract.THINK_TAGS
+    frontend.ClearField("output")
+    output = frontend.output
+    output.pairs.CopyFrom(contract.PairSyntax(
+        call_open="<c>", call_close="</c>", key_open="<k>", key_close="</k>", value_open="<v>",
+        value_close="</v>", typing=contract.TYPED_BY_SCHEMA, unions=contract.UNION_JSON_FIRST))
+    output.think.open, output.think.close = "<t>", "</t>"
+    if version == 3:
+        output.think.terminals.markers.append("<c>")
+    output.envelope.opener = "assistant:"
+    output.call_ids, output.unknown_names = contract.CALL_ID_SHORT, contract.UNKNOWN_NAMES_DROP
+    frontend.prefix_boundaries.add(roles=["system"], constraint=contract.RENDER_ALWAYS)
+    return replace(
+        prepared, tokenizer_json=TOKENIZER, chat_template=(
+            "{% for m in messages %}{{ m.role ~ ':' ~ m.content }}{% endfor %}"
+            "{% if add_generation_prompt %}assistant:{% endif %}"))
 
 
 def add_speculative(manifest, serving, source):
@@ -160,6 +185,9 @@ def main():
             target = folder / f"{name_of(version)}-{carrier}"
             shutil.rmtree(target, ignore_errors=True)
             write_core(at_version(version), target, Publisher(KEY, "golden"), carrier=carrier)
+            target = folder / f"whole-{version}-{carrier}"
+            shutil.rmtree(target, ignore_errors=True)
+            write_core(whole(version), target, Publisher(KEY, "golden"), carrier=carrier)
     write_core(without_bodies(), folder / "listed-first-version-3-payload",
                Publisher(KEY, "golden"))
 

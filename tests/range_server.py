@@ -1,14 +1,43 @@
 """A small http server on 127.0.0.1 that serves ranges of a folder, and misbehaves on request."""
 
+import datetime
+import ipaddress
 import re
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+
+def make_certificate(folder):
+    """A certificate for 127.0.0.1, signed by itself, and its key: one PEM file, for both sides."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1)).add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256()))
+    path = folder / "server.pem"
+    path.write_bytes(certificate.public_bytes(Encoding.PEM) + key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return path
+
 
 class RangeServer:
-    """with RangeServer(folder) as server: server.url. `misbehave` maps a request to an answer."""
+    """with RangeServer(folder) as server: server.url. `misbehave` maps a request to an answer.
 
-    def __init__(self, folder):
+    certificate: a PEM file with its key; the server then speaks TLS."""
+
+    def __init__(self, folder, certificate=None):
         self.requests = []
         self.misbehave = lambda path, first, data: None
         outer = self
@@ -22,6 +51,11 @@ class RangeServer:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.url = self.url.replace("http:", "https:")
 
     def answer(self, handler, folder):
         first, last = map(int, re.match(r"bytes=(\d+)-(\d+)", handler.headers["Range"]).groups())

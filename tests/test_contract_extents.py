@@ -228,6 +228,22 @@ TAGS = contract.TagSyntax(
     orphan=contract.ORPHAN_TEXT, unions=contract.UNION_TEXT)
 
 
+SYNTAXES = {
+    "tags": TAGS, "json": contract.JsonSyntax(
+        place=contract.NAME_IN_OBJECT, open="<call>", close="</call>", name_keys=["name"],
+        argument_keys=["arguments"]),
+    "pairs": contract.PairSyntax(
+        call_open="<c>", call_close="</c>", key_open="<k>", key_close="</k>", value_open="<v>",
+        value_close="</v>", typing=contract.TYPED_BY_SCHEMA, unions=contract.UNION_TEXT),
+    "elements": contract.ElementSyntax(
+        open="<|open|>", close="<|close|>", separator="<|sep|>", message="message", think="think",
+        response="response", tools="tools", call="call", argument="argument", json="json",
+        name_attribute="tool", key_attribute="key", type_attribute="type", string_type="string"),
+    "frames": contract.FrameSyntax(
+        start="<|start|>", message="<|message|>", ends=["<|end|>"], role="assistant",
+        recipient=" to=")}
+
+
 def with_output():
     serving, manifest = pair()
     frontend = serving.model.frontend
@@ -258,7 +274,17 @@ def test_syntax_pairings():
         change(serving.model.frontend)
         return serving, manifest
 
-    def pairing(tool, reasoning):
+    def pairing(tool, reasoning, kind=None, think=False):
+        def change(frontend):
+            frontend.tool_syntax, frontend.reasoning_syntax = tool, reasoning
+            frontend.output.ClearField("tags")
+            if kind:
+                getattr(frontend.output, kind).CopyFrom(SYNTAXES[kind])
+            if not think:
+                frontend.output.ClearField("think")
+        return change
+
+    def without_data(tool, reasoning):
         def change(frontend):
             frontend.ClearField("output")
             frontend.tool_syntax, frontend.reasoning_syntax = tool, reasoning
@@ -268,8 +294,31 @@ def test_syntax_pairings():
             "TYPED_ELEMENTS, which THINK_ELEMENT requires, got PARAMETER_TAGS")
     refused(*frontend_of(pairing(contract.TOOL_NONE, contract.REASONING_FRAMES)), "tool_syntax")
     refused(*frontend_of(pairing(contract.FRAMED_CALLS, contract.THINK_TAGS)), "reasoning_syntax")
-    decode(*frontend_of(pairing(contract.TYPED_ELEMENTS, contract.THINK_ELEMENT)))
-    decode(*frontend_of(pairing(contract.KEY_VALUE_TAGS, contract.THINK_TAGS)))
+    decode(*frontend_of(pairing(contract.TYPED_ELEMENTS, contract.THINK_ELEMENT, "elements")))
+    decode(*frontend_of(pairing(contract.FRAMED_CALLS, contract.REASONING_FRAMES, "frames")))
+    for tool, kind in ((contract.KEY_VALUE_TAGS, "pairs"), (contract.MARKED_JSON, "json"),
+                       (contract.PARAMETER_TAGS, "tags"), (contract.TOOL_NONE, None)):
+        decode(*frontend_of(pairing(tool, contract.THINK_TAGS, kind, think=True)))
+        decode(*frontend_of(pairing(tool, contract.REASONING_NONE, kind)))
+        refused(*frontend_of(pairing(tool, contract.REASONING_NONE, kind, think=True)),
+                "output.think")
+        refused(*frontend_of(pairing(tool, contract.THINK_TAGS, kind)), "output.think")
+    refused(*frontend_of(pairing(contract.TYPED_ELEMENTS, contract.REASONING_NONE, "elements")),
+            "reasoning_syntax", "THINK_ELEMENT with TYPED_ELEMENTS")
+    decode(*frontend_of(without_data(contract.TOOL_NONE, contract.REASONING_NONE)))
+    for tool, reasoning in ((contract.MARKED_JSON, contract.REASONING_NONE),
+                            (contract.KEY_VALUE_TAGS, contract.THINK_TAGS),
+                            (contract.TYPED_ELEMENTS, contract.THINK_ELEMENT),
+                            (contract.FRAMED_CALLS, contract.REASONING_FRAMES)):
+        refused(*frontend_of(without_data(tool, reasoning)), "output.tool", "got nothing")
+    refused(*frontend_of(without_data(contract.TOOL_NONE, contract.THINK_TAGS)), "output.think",
+            "got none")
+    refused(*frontend_of(lambda f: f.output.tokens.append("x" * 129)), "output.tokens[1]",
+            "at most 128 bytes")
+    refused(*frontend_of(lambda f: f.output.tokens.extend(["x"] * 64)), "output.tokens",
+            "at most 64")
+    refused(*frontend_of(lambda f: setattr(f.output.think, "open", "é" * 65)), "output.think.open",
+            "got 130")
     refused(*frontend_of(lambda f: setattr(f, "tool_syntax", contract.MARKED_JSON)), "output.tool")
     refused(*frontend_of(lambda f: f.output.ClearField("think")), "output.think")
     refused(*frontend_of(lambda f: setattr(f.output.think, "close", "")), "output.think.close")

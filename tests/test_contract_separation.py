@@ -13,13 +13,14 @@ import pytest
 
 from helios_dod.contract.decode import decode
 from helios_dod.contract.errors import ContractError
+from helios_dod.contract.frontend import TOOL_KINDS
 from helios_dod.contract.prepared import PreparedFrontend, PreparedImage
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.world import boot
 from tests.test_contract_decode import pair
-from tests.test_contract_extents import with_output, with_vision
+from tests.test_contract_extents import SYNTAXES, with_output, with_vision
 
 PACKAGE = Path(__file__).resolve().parent.parent / "helios_dod"
 BEHIND = ("tables", "systems", "executors", "runtime")  # what no frontend identifier may reach
@@ -88,6 +89,13 @@ def test_the_same_world_whatever_the_frontend_is():
         serving, manifest = pair()
         frontend = serving.model.frontend
         frontend.tool_syntax, frontend.reasoning_syntax = tool, reasoning
+        if kind := TOOL_KINDS[tool]:
+            getattr(frontend.output, kind).CopyFrom(SYNTAXES[kind])
+        if reasoning == contract.THINK_TAGS:
+            frontend.output.think.open, frontend.output.think.close = "<think>", "</think>"
+        if frontend.HasField("output"):
+            frontend.output.call_ids = contract.CALL_ID_SHORT
+            frontend.output.unknown_names = contract.UNKNOWN_NAMES_KEEP
         frontend.text_decoding = decoding
         frontend.strip_leading_space = not frontend.strip_leading_space
         frontend.prefix_boundaries.add(roles=["user"], constraint=contract.RENDER_IF_PREFIX)

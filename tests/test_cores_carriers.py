@@ -11,14 +11,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from helios_dod.contract.wire import core_pb2
 from helios_dod.cores import remote
+from helios_dod.cores.chunks import AHEAD, in_parallel
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.layout import CHUNK_NBYTES
 from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import open_core
 from helios_dod.cores.sealed import Cipher, sealed_nbytes
-from helios_dod.cores.writer import CARRIERS, Publisher, write_core
-from tests.range_server import RangeServer
-from tests.tiny_core import make_prepared
+from helios_dod.cores.writer import CARRIERS, Publisher, sign_index, write_core
+from tests.range_server import RangeServer, make_certificate
+from tests.tiny_core import TOKENIZER, make_prepared
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SECRET = bytes(range(32, 64))
@@ -192,6 +193,58 @@ def test_cores_at_addresses(tmp_path, carrier):
         assert again and all("weights" not in path for path, _ in again)
 
 
+def test_https_addresses_need_a_trusted_certificate(tmp_path, monkeypatch):
+    core = make(tmp_path, "payload")
+    expected = load(core)
+    certificate = make_certificate(tmp_path)
+    with RangeServer(core, certificate) as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        serve_from(core, server)
+        with pytest.raises(CoreError, match=r"certificate is not trusted: self.signed") as caught:
+            load(core)
+        assert server.url in str(caught.value) and not server.requests
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert load(core) == expected
+        assert {path for path, _ in server.requests} >= {"/weights.bin", "/resources/tokenizer.zst"}
+        wrong = core_pb2.LocationSet.FromString((core / "locations.pb").read_bytes())
+        for location in wrong.locations:
+            location.path = location.path.replace("127.0.0.1", "localhost")
+        (core / "locations.pb").write_bytes(wrong.SerializeToString())
+        with pytest.raises(CoreError, match="not trusted: Hostname mismatch"):
+            load(core)
+
+
+def test_few_chunks_are_asked_for_at_once():
+    """Whatever a resource says of its length: the first chunk that is refused ends it."""
+    asked, reported = [], []
+
+    def work(i):
+        asked.append(i)
+        if i == 3:
+            raise CoreError("place", "chunk 3 is not what was signed")
+        return 1
+
+    with pytest.raises(CoreError, match="chunk 3"):
+        in_parallel(1 << 40, 2, work, reported.append)
+    assert len(asked) <= 4 + 2 * AHEAD and sum(reported) == 3
+    in_parallel(5 * AHEAD, 2, lambda i: i, reported.append)
+    assert reported[3:] == list(range(5 * AHEAD))  # in order, all of them
+
+
+def test_a_length_beyond_the_disk_is_refused_before_it_is_fetched(tmp_path):
+    """A sealed core needs no digests, so its index can say any length."""
+    core = make(tmp_path, "logical-4")
+    protected = core_pb2.ProtectedIndex.FromString((core / "index.pb").read_bytes())
+    index = core_pb2.ModelIndex.FromString(protected.index)
+    index.weights[0].nbytes = 1 << 61
+    (core / "index.pb").write_bytes(sign_index(index, KEY, 4, protected.salt))
+    with RangeServer(core) as server:
+        serve_from(core, server, "weights")
+        with pytest.raises(CoreError, match="weight resource weights: out of disk space"):
+            open_core(core).weights()
+        assert not server.requests
+
+
 def test_fetching_resumes_and_verifies(tmp_path):
     core = make(tmp_path, "payload")
     with RangeServer(core) as server:
@@ -253,7 +306,7 @@ def test_a_server_that_recovers(tmp_path):
             return (503, {}, b"") if left[0] >= 0 else None
 
         server.misbehave = fail
-        assert open_core(core).tokenizer() == b'{"version": "1.0"}'
+        assert open_core(core).tokenizer() == TOKENIZER
 
 
 def test_a_server_that_drips_is_not_waited_for():

@@ -19,6 +19,7 @@ from helios_dod.cores.reader import open_core
 from helios_dod.cores.writer import Publisher, write_core
 from helios_dod.ignition.recipes import demo as demo_data
 from helios_dod.progress import Progress, format_bytes
+from tests.golden import whole
 from tests.tiny_core import make_prepared
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tiny"
@@ -103,6 +104,36 @@ def test_inspect_json(capsys, core):
     assert {part["id"]: part["stored"] for part in report["resources"]}["weights"] == 4096
     assert "embedding: WEIGHT F32 [16, 4]" in report["buffers"]
     assert sum(report["buffer_kinds"].values()) == len(report["buffers"])
+
+
+def test_inspect_shows_what_a_contract_declares(capsys, tmp_path):
+    path = tmp_path / "whole.core"
+    write_core(whole(3), path, Publisher(user_key(), "tests"))
+    assert main(["inspect", str(path)]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
+                 if len(line.split()) > 1)
+    for name, part in {
+        "widths": "speculative 4", "snapshots": "2, cursor lag 1 tokens", "ranks": "0: weights",
+        "page": "tables page_table +0; draft_table +1", "tuning": "choose fills chosen",
+        "staging": "rows in 2 frames", "images": "1 slots, 16 features a window, patches 64",
+        "syntax": "tools key_value_tags, reasoning think_tags", "text": "byte_level",
+        "boundaries": "system render_always", "histories": "paged_key_value in 2 planes",
+        "speculative": "speculative",
+    }.items():
+        assert part in lines[name], (name, lines[name])
+    assert main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["speculative_widths"] == [4] and report["cache"]["snapshots"] == 2
+    assert [view["page_offset"] for view in report["cache"]["page_tables"]] == [0, 1]
+    assert report["ranks"] == [{"rank": 0, "weights": ["weights"], "modules": []}]
+    assert report["tuning"] == [{"name": "choose", "body": "cuda", "outputs": ["chosen"]}]
+    assert report["vision"]["patch_capacities"] == [64]
+    assert report["frontend"]["output"]["pairs"]["key_open"] == "<k>"
+    assert "tags" not in report["frontend"]["output"]
+    assert report["frontend"]["image"]["layout"] == "feature_run"
+    decode, speculative = report["programs"][-2:]
+    assert decode["tuned"] == [{"buffer": "chosen", "producer": "choose"}]
+    assert (speculative["lane_limit"], speculative["confidence_width"]) == (4, 3)
 
 
 def test_inspect_of_what_is_no_core(capsys, core, tmp_path):

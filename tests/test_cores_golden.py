@@ -1,6 +1,7 @@
 """Cores that were made once load for ever: every contract version in every carrier.
 
-tests/golden.py made them, and says why four of them are refused."""
+tests/golden.py made them, and says why four of them are refused. Those named `whole` have every
+part that a server starts with, and are run: tokenizer, template, byte table and output syntax."""
 
 import hashlib
 import json
@@ -11,7 +12,8 @@ import pytest
 from helios_dod.contract.errors import ContractError
 from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import open_core
-from tests.golden import FOLDER, SECRET, at_version, name_of
+from helios_dod.server.verification import verify
+from tests.golden import FOLDER, SECRET, at_version, name_of, whole
 
 NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -51,6 +53,8 @@ def with_secret(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
 def test_golden_core(name):
     assert describe(FOLDER / name) == EXPECTED[name]
+    if name.startswith("whole"):
+        assert verify(open_core(FOLDER / name)).prompt_count == 10
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -70,10 +74,12 @@ def test_every_version_and_carrier_is_there():
     found = {(part["version"], part["carrier"]) for name, part in EXPECTED.items()
              if name not in REFUSED}
     assert wanted == found and set(EXPECTED) == set(NAMES)
+    assert {f"whole-{version}-{carrier}" for version, carrier in wanted} <= set(NAMES)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_todays_writer_still_makes_them(version, tmp_path):
+@pytest.mark.parametrize("make", [at_version, whole])
+def test_todays_writer_still_makes_them(make, version, tmp_path):
     """The same contents today: the golden cores are no accident of an old writer."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -81,6 +87,7 @@ def test_todays_writer_still_makes_them(version, tmp_path):
 
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     target = tmp_path / "made"
-    write_core(at_version(version), target, Publisher(key, "golden"))
-    assert describe(target) == EXPECTED[f"{name_of(version)}-payload"]
+    write_core(make(version), target, Publisher(key, "golden"))
+    name = name_of(version) if make is at_version else f"whole-{version}"
+    assert describe(target) == EXPECTED[f"{name}-payload"]
     shutil.rmtree(target)

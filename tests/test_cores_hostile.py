@@ -339,7 +339,7 @@ def test_bomb_is_refused_before_it_is_decoded(core):
     bomb = compress(bytes(1 << 30))
     for signed_nbytes in (100, 1 << 20, 60 << 20):
         put_frame(core, "chat_template", bomb, min(signed_nbytes, 4 << 20))
-        put_frame(core, "token_bytes", bomb, signed_nbytes)
+        put_frame(core, "token_bytes", bomb, min(signed_nbytes, 1 << 20))
         tracemalloc.start()
         with pytest.raises(CoreError, match="declares 1073741824 bytes"):
             open_core(core).token_bytes()
@@ -348,6 +348,10 @@ def test_bomb_is_refused_before_it_is_decoded(core):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 16 << 20
+    for name in ("tokenizer", "token_bytes"):  # what a vocabulary of 16 tokens may need
+        put_frame(core, name, bomb, (1 << 20) + 16 * 1024 + 1)
+        with pytest.raises(CoreError, match="1064961 bytes; at most 1064960 are accepted"):
+            getattr(open_core(core), name)()
     put_frame(core, "token_bytes", bomb, 1 << 30)
     with pytest.raises(CoreError, match="at most"):
         open_core(core)
@@ -370,6 +374,45 @@ def test_token_table_must_describe_itself(core, change):
     data = table.SerializeToString()
     put_frame(core, "token_bytes", compress(data), len(data))
     with pytest.raises(CoreError, match="token bytes"):
+        open_core(core).token_bytes()
+
+
+def put_table(core, count, length=1):
+    """A byte table that describes itself, of so many tokens."""
+    table = core_pb2.TokenBytes(
+        data=bytes(count * length), offsets=range(0, count * length + 1, length),
+        special=bytes(count), fallback=bytes(count))
+    data = table.SerializeToString()
+    put_frame(core, "token_bytes", compress(data), len(data))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 17, 300])
+def test_token_table_has_the_vocabulary(core, count):
+    put_table(core, count)
+    with pytest.raises(CoreError, match=rf"token bytes: {count} tokens; expected the vocab\w*, 16"):
+        open_core(core).token_bytes()
+    put_table(core, 16)
+    assert len(open_core(core).token_bytes().special) == 16
+
+
+def test_token_table_may_name_image_sentinels(core):
+    def change(body):
+        body.deployment.contract.model.input_vocabulary = 18
+
+    sign_again(core, change)
+    for count in (16, 17, 18):
+        put_table(core, count)
+        assert len(open_core(core).token_bytes().special) == count
+    put_table(core, 19)
+    with pytest.raises(CoreError, match=r"19 tokens; .* the input vocabulary, 18"):
+        open_core(core).token_bytes()
+
+
+def test_tokens_are_no_longer_than_buffers_are_made_for(core):
+    put_table(core, 16, 1 << 14)
+    open_core(core).token_bytes()
+    put_table(core, 16, (1 << 14) + 1)
+    with pytest.raises(CoreError, match="a token of 16385 bytes; at most 16384"):
         open_core(core).token_bytes()
 
 

@@ -1,17 +1,25 @@
 """helios verify, keygen, sign, export, import and diff."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from helios_dod.cli import main
+from helios_dod.contract.wire import core_pb2, manifest_pb2
 from helios_dod.cores.acceptance import authorize
-from helios_dod.cores.errors import AcceptanceError
+from helios_dod.cores.contents import contents_of
+from helios_dod.cores.errors import AcceptanceError, CoreError
 from helios_dod.cores.keys import load_key, public_bytes, user_key
 from helios_dod.cores.reader import open_core
-from helios_dod.cores.writer import Publisher, write_core
-from tests.tiny_core import make_prepared
+from helios_dod.cores.writer import Publisher, write_contents, write_core
+from helios_dod.errors import UserError
+from helios_dod.frontend.preparation import Preparer
+from helios_dod.server.bootstrap import Bootstrap
+from tests.golden import whole
+from tests.tiny_core import TOKENIZER, make_prepared
 
 SECRET = bytes(range(32)).hex()
 
@@ -60,6 +68,64 @@ def test_verify_fails_by_name(capsys, core, name):
     assert name.split("/")[-1].split(".")[0] in err
 
 
+def write(tmp_path, prepared, name="other.core"):
+    target = tmp_path / name
+    write_core(prepared, target, Publisher(user_key(), "tests"), accept=True)
+    return target
+
+
+def with_syntax(change):
+    prepared = whole(3)
+    change(prepared.contract.model.frontend.output)
+    return prepared
+
+
+def with_table(count):
+    prepared = make_prepared()
+    prepared.token_bytes.CopyFrom(core_pb2.TokenBytes(
+        offsets=[0] * (count + 1), special=bytes(count), fallback=bytes(count)))
+    return prepared
+
+
+BROKEN = [  # signed with the trusted key, and nothing that a server could serve
+    (lambda: replace(make_prepared(), tokenizer_json=b'{"version": "1.0"}'), "tokenizer: "),
+    (lambda: replace(make_prepared(), tokenizer_json=b"no JSON"), "tokenizer: "),
+    (lambda: replace(make_prepared(), tokenizer_json=TOKENIZER.replace(b'"p"', b'"' + b"p" * 300
+                                                                       + b'"')), "added_tokens"),
+    (lambda: replace(make_prepared(), tokenizer_json=TOKENIZER.replace(b'"id": 15', b'"id": 16')),
+     "below the input vocabulary, 16"),
+    (lambda: replace(make_prepared(), chat_template="{% if %}"), "chat template: "),
+    (lambda: replace(make_prepared(), chat_template="{{ " + "[" * 500), "chat template: "),
+    (lambda: with_table(2), "token bytes: 2 tokens"),
+    (lambda: with_table(16), "token bytes: no bytes for 15 tokens"),
+    (lambda: with_syntax(lambda o: setattr(o.pairs, "key_open", "")), "PairSyntax.key_open"),
+    (lambda: with_syntax(lambda o: setattr(o.pairs, "key_open", "<c>a")), "told apart"),
+]
+
+
+@pytest.mark.parametrize("make, problem", BROKEN)
+def test_verify_runs_the_frontend_parts(capsys, tmp_path, make, problem):
+    """Nothing is verified, signed or converted that a server would not start with."""
+    core = write(tmp_path, make())
+    for words in (("verify", core), ("sign", core), ("export", core, "--out", tmp_path / "x"),
+                  ("import", core, "--out", tmp_path / "x")):
+        status, _, err = run(capsys, *words)
+        assert status == 1 and problem in err.splitlines()[-1], err
+        assert err.splitlines()[-1].startswith(f"helios {words[0]}: ")
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(UserError, match=re.escape(problem)):
+        Preparer(Bootstrap.load(core).assets)  # as a worker does
+
+
+def test_verify_says_what_a_conversation_comes_to(capsys, tmp_path):
+    core = write(tmp_path, whole(3))
+    assert json.loads(run(capsys, "verify", core, "--json")[1])["prompt_tokens"] == 10
+    refusing = replace(whole(3), chat_template="{{ raise_exception('system first') }}")
+    core = write(tmp_path, refusing, "refusing.core")
+    status, out, _ = run(capsys, "verify", core)
+    assert status == 0 and "refuses a plain conversation: " in out and "system first" in out
+
+
 @pytest.mark.parametrize("carrier", ["logical-6", "logical-4"])
 def test_export_and_import_keep_everything(capsys, core, tmp_path, carrier):
     if carrier == "logical-4":
@@ -85,6 +151,46 @@ def test_nothing_is_converted_that_was_not_accepted(capsys, core, tmp_path):
     assert run(capsys, "export", core, "--out", tmp_path / "made.core", "--accept", "other")[0] == 1
     assert not (tmp_path / "made.core").exists()
     assert run(capsys, "export", core, "--out", tmp_path / "made.core", "--accept", "tests")[0] == 0
+    authorize(open_core(tmp_path / "made.core"))
+
+
+def test_another_namespace_is_not_accepted_with_it(capsys, core, tmp_path):
+    status, out, _ = run(capsys, "export", core, "--out", tmp_path / "m", "--namespace", "other")
+    assert status == 0 and "--accept other" in out
+    with pytest.raises(AcceptanceError, match="--accept other"):
+        authorize(open_core(tmp_path / "m"))
+
+
+def test_export_refuses_before_it_reads(capsys, core, tmp_path):
+    """Bad arguments are named before any weight is read, and as they were given."""
+    weights = core / "weights.bin"
+    weights.write_bytes(bytes(weights.stat().st_size))  # would be refused once it is read
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "file").touch()
+    out = tmp_path / "made.core"
+    for words, problem in (
+        (("--namespace", ""), f"{out}: publisher_namespace: expected 1 to 200"),
+        (("--key", tmp_path / "none"), f"{tmp_path / 'none'}: cannot read the signing key"),
+        (("--out", taken), f"{taken}: exists already"),
+        (("--out", taken, "--overwrite"), f"{taken}: is not a core"),
+        (("--carrier", "logical-4"), f"{out}: is sealed and needs its key"),
+        (("--out", tmp_path / "file" / "x"), ""),
+    ):
+        (tmp_path / "file").touch()
+        status, _, err = run(capsys, "export", core, "--out", out, *words)
+        assert status == 1 and ".partial" not in err and not out.exists()
+        assert f"helios export: {problem}" in err and (not problem or "verifying" not in err), err
+    assert "chunk 0" in run(capsys, "export", core, "--out", out)[2]
+
+
+def test_a_failed_write_names_what_was_asked_for(core, tmp_path):
+    contents = replace(contents_of(open_core(core)), license_text="x" * (17 << 20))
+    target = tmp_path / "made.core"
+    with pytest.raises(CoreError, match="bytes; at most") as caught:
+        write_contents(contents, target, Publisher(user_key(), "tests"), carrier="payload")
+    assert str(caught.value).startswith(f"{target}/core.pb: ")
+    assert not list(tmp_path.glob(".*partial*"))
 
 
 def test_keygen_replaces_nothing(capsys, tmp_path):
@@ -109,10 +215,19 @@ def test_sign_again(capsys, core, tmp_path, carrier):
         core = made
     key = tmp_path / "publisher.key"
     assert run(capsys, "keygen", "--out", key)[0] == 0
-    assert run(capsys, "sign", core, "--key", key, "--namespace", "new.name")[0] == 0
+    status, _, err = run(
+        capsys, "sign", core, "--key", key, "--namespace", "new.name", "--accept", "tests")
+    assert status == 1 and "--accept: expected 'new.name'" in err
+    assert open_core(core).namespace == "tests"
+    status, out, _ = run(capsys, "sign", core, "--key", key, "--namespace", "new.name")
+    assert status == 0 and "not accepted yet: --accept new.name" in out
     signed = open_core(core)
     assert (signed.namespace, signed.public_key) == ("new.name", public_bytes(load_key(key)))
-    authorize(signed)
+    with pytest.raises(AcceptanceError, match="another namespace"):  # signing is not accepting
+        authorize(signed)
+    status, out, _ = run(capsys, "sign", core, "--key", key, "--accept", "new.name")
+    assert status == 0 and "not accepted" not in out
+    authorize(open_core(core))
     data = bytearray((core / "weights.bin").read_bytes())
     data[0] ^= 1
     (core / "weights.bin").write_bytes(data)
@@ -156,3 +271,35 @@ def test_diff_names_fields(capsys, core, tmp_path):
     assert "contract.model.frontend.template_tokens" in lines
     status, out, _ = run(capsys, "diff", core, other, "--json")
     assert json.loads(out)["contract.concurrency"] == {"a": "4", "b": "2"}
+
+
+def test_diff_sees_ranks_and_catalogs(capsys, core, tmp_path):
+    opened = contents_of(open_core(core))
+    manifest = manifest_pb2.ExecutionManifest.FromString(
+        opened.executables[core_pb2.EXECUTION_MANIFEST])
+    manifest.ranks.add(rank=0, weights=["weights"])
+    executables = opened.executables | {
+        core_pb2.EXECUTION_MANIFEST: manifest.SerializeToString(deterministic=True)}
+    weights = tuple(replace(part, rank=1) for part in opened.weights)
+    for name, change, field, shown in (
+        ("ranks", {"executables": executables}, "manifest.ranks[0]", "none | weights"),
+        ("rank", {"weights": weights}, "weights.weights.rank", "0 | 1"),
+        ("rebuild", {"rebuild_manifest": b"ab"}, "rebuild_manifest", "(empty) | 6162"),
+        ("catalogs", {"weight_catalogs": (b"a",)}, "weight_catalogs[0]", "none | 61"),
+    ):
+        other = tmp_path / name
+        write_contents(replace(opened, **change), other, Publisher(user_key(), "tests"),
+                       carrier="payload")
+        status, out, _ = run(capsys, "diff", core, other)
+        lines = dict(line.split(": ", 1) for line in out.splitlines())
+        assert status == 1 and lines[field].startswith(shown), out
+        assert len(lines) == 1
+        assert run(capsys, "diff", other, other) == (0, "the same\n", "")
+
+
+def test_diff_that_cannot_compare_is_no_difference(capsys, core, tmp_path):
+    status, out, err = run(capsys, "diff", core, tmp_path / "none")
+    assert (status, out) == (2, "") and err == f"helios diff: {tmp_path / 'none'}: no such core\n"
+    (core / "resources" / "tokenizer.zst").write_bytes(b"")
+    status, out, err = run(capsys, "diff", core, core)
+    assert (status, out) == (2, "") and err.startswith("helios diff: ") and "tokenizer" in err

@@ -71,3 +71,45 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENDER_SECONDS_MAX", -1.0)
     with pytest.raises(TemplateError, match="seconds"):
         render(source)
+
+
+@pytest.mark.parametrize("source", [
+    "{{ 'x' * 1000000000 }}", "{{ 10 ** 10000000000 }}", "{{ 'x' | center(10000000000) }}",
+    "{{ [0] * 1000000000 }}", "{{ '%1000000000d' % 1 }}", "{{ '%*d' % (10**9, 1) }}",
+    "{{ 'x'.ljust(1000000000) }}", "{{ '{:1000000000}'.format(1) }}",
+    "{{ '%99999d' | format(1) }}", "{{ 'a' | indent(99999999) }}",
+    "{{ [] | batch(1000000000, 'x') | list }}", "{{ 'x'.zfill(99999999) }}",
+    "{% set ns = namespace(x='x') %}" + "{% set ns.x = ns.x ~ ns.x %}" * 40,
+    "{% set ns = namespace(x='x') %}" + "{% set ns.x = ns.x + ns.x %}" * 40,
+    "{% set ns = namespace(x=['x']) %}" + "{% set ns.x = ns.x + ns.x %}" * 40,
+    "{% set x = 'x' * 5000 %}{{ x.replace('x', x) }}",
+    "{% set x = 'x' * 5000 %}{{ x.join([x] * 5000) }}",
+    "{% set x = 'x' * 5000 %}{{ x | replace('x', x) }}", "{{ lipsum(n=100000000) }}",
+])
+def test_no_operation_makes_too_much(source: str) -> None:
+    """Neither while the template is compiled, which computes nothing, nor while it is rendered."""
+    template = ChatTemplate(source, {})
+    with pytest.raises(TemplateError, match=r": .*(more than|at most|large|width|defined)"):
+        template.render(MESSAGES)
+
+
+@pytest.mark.parametrize("source, problem", [
+    ("{{ " + "a + " * 300 + "a }}", "nested parentheses"), ("{{ " + "9" * 5000 + " }}", "digits"),
+    ("{% for a in b %}" * 30 + "{% endfor %}" * 30, "nested blocks"),
+    ("{{ " + "[" * 500 + "]" * 500 + " }}", "recursion"), ("{{ a }}" * 20_000, "20000 tokens"),
+    ("x" * (1 << 18) + "x", "262145 characters"),
+    ("{% autoescape x %}{% endautoescape %}", "escaping"),
+])
+def test_sources_beyond_bounds(source: str, problem: str) -> None:
+    with pytest.raises(TemplateError, match=problem):
+        ChatTemplate(source, {})
+
+
+def test_large_texts_are_rendered() -> None:
+    """Bounds are on what is made, not on what is given."""
+    large = [{"role": "user", "content": "line\n" * 400_000}]
+    text = render("{{ messages[0].content.split('</think>')[-1].replace('\\n', ' ') | trim"
+                  " ~ '!' }}", large)
+    assert len(text) == 5 * 400_000
+    assert render("{{ '%05.2f' % 1.5 }}{{ 2 * 3 }}{{ '-' * 3 }}{{ 'a' | center(5) }}"
+                  "{{ '{:>8}'.format('b') }}") == "01.506---  a         b"

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from ignition_fixtures import opened
 
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.frontend import prepare_frontend
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.errors import UserError
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.families.thinking import ended_by
-from helios_dod.frontend.output.syntax import openers_of
+from helios_dod.frontend.output.syntax import OutputSyntax, openers_of
 from helios_dod.frontend.output.wire import selectors, to_contract
 from helios_dod.frontend.syntaxes import REASONING_NAMES, TOOL_NAMES, carries_reasoning, compose
 from helios_dod.ignition.preparation.options import Options
@@ -62,6 +64,12 @@ def test_every_named_syntax_exists() -> None:
     assert {name for _, name in REASONING} <= set(REASONING_NAMES)
 
 
+def declared(frontend: contract.FrontendContract) -> OutputSyntax | None:
+    """What a server reads of it."""
+    model = contract.ModelContract(vocabulary=2**30, input_vocabulary=2**30, frontend=frontend)
+    return declared_output(prepare_frontend(model))
+
+
 @pytest.mark.parametrize("tool", [*TOOL_NAMES, "none"])
 @pytest.mark.parametrize("reasoning", [*REASONING_NAMES, "none", None])
 def test_the_contract_carries_every_pair(tool: str, reasoning: str | None) -> None:
@@ -79,11 +87,11 @@ def test_the_contract_carries_every_pair(tool: str, reasoning: str | None) -> No
         frontend.tool_syntax = contract.ToolSyntax.Value(names[0])
         frontend.reasoning_syntax = contract.ReasoningSyntax.Value(names[1])
         to_contract(syntax, frontend.output)
-    assert declared_output(frontend) == syntax
-    frontend.tool_syntax = (contract.FRAMED_CALLS if frontend.tool_syntax != contract.FRAMED_CALLS
+    assert declared(frontend) == syntax
+    frontend.tool_syntax = (contract.PARAMETER_TAGS if syntax is None or syntax.tool is None
                             else contract.TOOL_NONE)
-    with pytest.raises(UserError, match="tool_syntax"):
-        declared_output(frontend)
+    with pytest.raises(ContractError, match=r"output\.tool|tool_syntax"):
+        declared(frontend)
 
 
 def test_recipes_declare_the_template_s_syntax() -> None:
@@ -91,13 +99,13 @@ def test_recipes_declare_the_template_s_syntax() -> None:
     for template, (tool, reasoning) in TEMPLATES.items():
         with_template = replace(checkpoint, text=replace(checkpoint.text, chat_template=template))
         frontend = prepare(with_template, Options(lanes=2, packed=(16,))).contract.model.frontend
-        assert declared_output(frontend) == detect(template)
+        assert declared(frontend) == detect(template)
         assert (frontend.tool_syntax == contract.TOOL_NONE) == (tool is None)
         if tool is None and reasoning is None:
             assert not frontend.HasField("output")
     chosen = prepare(checkpoint, Options(
         lanes=2, packed=(16,), tool_syntax="bare_json", reasoning_syntax="think_tags"))
-    output = declared_output(chosen.contract.model.frontend)
+    output = declared(chosen.contract.model.frontend)
     assert output and output.tool == CATALOG["bare_json"].tool and output.think
 
 

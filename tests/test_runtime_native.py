@@ -18,6 +18,7 @@ from helios_dod.runtime.native_model import NativeModel, RankPeers, plan
 from helios_dod.runtime.selection import Options, SelectionError
 from helios_dod.server.bootstrap import Bootstrap
 from helios_dod.server.launch import Server
+from tests.golden import whole
 from tests.tiny_core import add_buffer, make_prepared, number
 
 
@@ -163,6 +164,17 @@ def test_bootstrap_reads_the_core_only(tmp_path):
     assert bootstrap.contract == open_core(core).prepared(open_core(core).manifest())
     assert bootstrap.assets.served_id == "tiny" and bootstrap.assets.eos == (2,)
     assert bootstrap.assets.sampling.temperature == 0.5
+
+
+def test_bootstrap_reads_the_syntax_of_the_prepared_contract(tmp_path):
+    target = tmp_path / "whole.core"
+    write_core(whole(3), target, Publisher(user_key(), "tests"), accept=True)
+    core = open_core(target)
+    contract_ = core.prepared(core.manifest())
+    syntax = Bootstrap.of(core, contract_).assets.output
+    assert syntax.tool.key_open == "<k>" and syntax.think.close == "</t>"
+    without = replace(contract_, frontend=replace(contract_.frontend, output=None))
+    assert Bootstrap.of(core, without).assets.output is None  # not read past it
 
 
 def test_the_server_starts_through_these_names():

@@ -1,5 +1,7 @@
 """A handmade core of the smallest shape that the contract accepts: no model, few weight bytes."""
 
+import json
+
 import numpy as np
 
 from helios_dod.contract.wire import contract_pb2 as contract
@@ -7,7 +9,7 @@ from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.prepared import Prepared, WeightPart, Weights
 
-VOCABULARY = 16
+VOCABULARY = 16  # tokens a to p
 WIDTH = 4  # columns of a hidden row
 LANES = (wire.LANES, 1)
 PACKED = (wire.PACKED, 1)
@@ -169,6 +171,17 @@ def make_contract(manifest):
     return serving
 
 
+TOKENIZER = json.dumps({
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [
+        {"id": 15, "content": "p", "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": True}],
+    "normalizer": {"type": "Lowercase"}, "pre_tokenizer": None, "post_processor": None,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
+                "use_regex": False}, "model": {
+        "type": "BPE", "vocab": {chr(97 + i): i for i in range(VOCABULARY - 1)}, "merges": []},
+}).encode()
+
+
 def make_prepared(weight_nbytes=VOCABULARY * WIDTH * 4, license_text="Use it as you like.\n"):
     """What preparation would hand to the writer. More weight bytes than needed make more chunks."""
     manifest = make_manifest()
@@ -182,8 +195,8 @@ def make_prepared(weight_nbytes=VOCABULARY * WIDTH * 4, license_text="Use it as 
         parts.append(WeightPart("rest", raw.size + 64, rest.size, lambda: rest))
     token_bytes = core_pb2.TokenBytes(
         data=bytes(range(97, 97 + VOCABULARY)), offsets=range(VOCABULARY + 1),
-        special=bytes(VOCABULARY), fallback=bytes(VOCABULARY))
+        special=bytes(VOCABULARY - 1) + b"\1", fallback=bytes(VOCABULARY))
     return Prepared(
-        manifest=manifest, contract=make_contract(manifest), tokenizer_json=b'{"version": "1.0"}',
+        manifest=manifest, contract=make_contract(manifest), tokenizer_json=TOKENIZER,
         chat_template="{{ messages[0].content }}", token_bytes=token_bytes,
         weights=Weights("weights", weight_nbytes, tuple(parts)), license_text=license_text)

@@ -20,7 +20,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 CHANNELS = 3  # of an image's mean and deviation
 PIXELS_MAX = 1 << 28
 LIST_MAX = 64
-TEXT_NBYTES_MAX = 4096  # of one delimiter
+TEXT_NBYTES_MAX = 128  # of one delimiter
 # Tool syntax -> the kind of OutputSyntax that carries its data.
 TOOL_KINDS: dict[int, str | None] = {
     contract.TOOL_NONE: None, contract.PARAMETER_TAGS: "tags", contract.KEY_VALUE_TAGS: "pairs",
@@ -35,6 +35,7 @@ NAME_MAX = 256  # of a template token's name and text
 def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
     """Raises ContractError."""
     frontend, field = model.frontend, "contract.model.frontend"
+    require(model.HasField("frontend"), field, "a FrontendContract", "none")
     eos = tuple(frontend.eos_tokens)
     require(len(eos) <= EOS_MAX and len(set(eos)) == len(eos), f"{field}.eos_tokens",
             f"at most {EOS_MAX}, each once", len(eos))
@@ -46,14 +47,14 @@ def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
                 f"below the input vocabulary, {model.input_vocabulary}", frontend.bos_token)
     _check_template_tokens(frontend, f"{field}.template_tokens")
     _check_pairing(frontend, field)
-    if frontend.HasField("output"):
-        _check_output(frontend, f"{field}.output")
+    _check_output(frontend, f"{field}.output")
     return PreparedFrontend(
         tool_syntax=frontend.tool_syntax, reasoning_syntax=frontend.reasoning_syntax,
         text_decoding=frontend.text_decoding, strip_leading_space=frontend.strip_leading_space,
         eos_tokens=eos, bos_token=frontend.bos_token, add_bos=frontend.add_bos,
         template_tokens=tuple(sorted(frontend.template_tokens.items())),
-        output=_freeze(frontend.output) if frontend.HasField("output") else None,
+        output=(_freeze(frontend.output, f"{field}.output")
+                if frontend.HasField("output") else None),
         prefix_boundaries=_prepare_boundaries(frontend, f"{field}.prefix_boundaries"),
         image=_prepare_image(model, f"{field}.image"))
 
@@ -72,20 +73,20 @@ def _check_template_tokens(frontend: contract.FrontendContract, field: str) -> N
 def _check_pairing(frontend: contract.FrontendContract, field: str) -> None:
     """Two reasoning syntaxes are part of a tool parser that consumes whole elements or frames."""
     tool, reasoning = frontend.tool_syntax, frontend.reasoning_syntax
-    name = contract.ToolSyntax.Name(tool)
     for inside, parser in ((contract.THINK_ELEMENT, contract.TYPED_ELEMENTS),
                            (contract.REASONING_FRAMES, contract.FRAMED_CALLS)):
+        names = contract.ReasoningSyntax.Name(inside), contract.ToolSyntax.Name(parser)
         if reasoning == inside:
             require(tool == parser, f"{field}.tool_syntax",
-                    f"{contract.ToolSyntax.Name(parser)}, which "
-                    f"{contract.ReasoningSyntax.Name(inside)} requires", name)
-    if tool == contract.FRAMED_CALLS:
-        require(reasoning == contract.REASONING_FRAMES, f"{field}.reasoning_syntax",
-                "REASONING_FRAMES with FRAMED_CALLS", contract.ReasoningSyntax.Name(reasoning))
+                    f"{names[1]}, which {names[0]} requires", contract.ToolSyntax.Name(tool))
+        if tool == parser:
+            require(reasoning == inside, f"{field}.reasoning_syntax",
+                    f"{names[0]} with {names[1]}", contract.ReasoningSyntax.Name(reasoning))
 
 
 def _check_output(frontend: contract.FrontendContract, field: str) -> None:
-    output = frontend.output
+    """The data of exactly the selected syntaxes: a selector without its data parses nothing."""
+    output = frontend.output  # reads as an empty message where it is absent
     kind = output.WhichOneof("tool")
     wanted = TOOL_KINDS[frontend.tool_syntax]
     require(kind == wanted, f"{field}.tool",
@@ -111,21 +112,32 @@ def _check_terminals(output: contract.OutputSyntax, field: str) -> None:
                 f"an opener of the tool syntax, each once: {', '.join(openers) or 'none'}", marker)
 
 
-def _freeze(message: Message) -> PreparedSyntax:
-    """A message as plain values."""
+def _check_text(value: Any, field: str) -> None:
+    nbytes = len(value.encode()) if isinstance(value, str) else 0
+    require(nbytes <= TEXT_NBYTES_MAX, field, f"at most {TEXT_NBYTES_MAX} bytes", nbytes)
+
+
+def _freeze(message: Message, path: str) -> PreparedSyntax:
+    """A message as plain values. Texts and lists are bounded here."""
     values: dict[str, Any] = {}
     present: set[str] = set()
     for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
+        value, place = getattr(message, field.name), f"{path}.{field.name}"
+        if field.is_repeated:
+            require(len(value) <= LIST_MAX, place, f"at most {LIST_MAX}", len(value))
         if field.message_type is not None:
             if field.is_repeated:
-                value = tuple(_freeze(part) for part in value)
+                value = tuple(_freeze(part, f"{place}[{i}]") for i, part in enumerate(value))
             else:
                 if message.HasField(field.name):
                     present.add(field.name)
-                value = _freeze(value)
+                value = _freeze(value, place)
         elif field.is_repeated:
             value = tuple(value)
+            for i, part in enumerate(value):
+                _check_text(part, f"{place}[{i}]")
+        else:
+            _check_text(value, place)
         values[field.name] = value
     choices = {part.name: message.WhichOneof(part.name) for part in message.DESCRIPTOR.oneofs}
     return PreparedSyntax(values, frozenset(present), choices)

@@ -172,6 +172,20 @@ class PreparedSyntax:
     def _key(self) -> tuple[Any, ...]:
         return (tuple(self._values.items()), self._present)
 
+    def plain(self) -> dict[str, Any]:
+        """What was given, as JSON values: absent sub-messages and unchosen kinds left out."""
+        found: dict[str, Any] = {}
+        for name, value in self._values.items():
+            if isinstance(value, PreparedSyntax):
+                if name in self._present:
+                    found[name] = value.plain()
+            elif isinstance(value, tuple):
+                found[name] = [part.plain() if isinstance(part, PreparedSyntax) else part
+                               for part in value]
+            else:
+                found[name] = value
+        return found
+
     def HasField(self, name: str) -> bool:
         """True if a sub-message is there."""
         return name in self._present

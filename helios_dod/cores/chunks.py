@@ -3,8 +3,10 @@
 import fcntl
 import hashlib
 import os
+import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from helios_dod.cores.remote import read_range
 from helios_dod.cores.sealed import TAG_NBYTES, Cipher, sealed_count, sealed_nbytes
 
 FETCHERS = 8  # chunks that are fetched at once
+DISK_BLOCK_NBYTES = 512  # of st_blocks
+AHEAD = 8  # chunks of one thread that are asked for at once
 Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
 Progress = Callable[[int], None]
 
@@ -102,15 +106,27 @@ def _stream(chunks: Chunks, place: Place) -> Iterator[bytes | memoryview]:
 
 def in_parallel(count: int, threads: int, work: Callable[[int], int],
                 progress: Progress | None) -> None:
-    """Runs work(0..count) on threads and reports what each returns; the first error ends it."""
+    """Runs work(0..count) on threads and reports what each returns; the first error ends it.
+
+    At most AHEAD calls a thread are waiting or run, however many a resource says it has."""
+    waiting: deque[Future[int]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for size in pool.map(work, range(count)):
-                if progress is not None:
-                    progress(size)
+            for i in range(count):
+                waiting.append(pool.submit(work, i))
+                if len(waiting) == threads * AHEAD:
+                    _report(waiting.popleft(), progress)
+            while waiting:
+                _report(waiting.popleft(), progress)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _report(done: Future[int], progress: Progress | None) -> None:
+    size = done.result()
+    if progress is not None:
+        progress(size)
 
 
 def map_weights(chunks: Chunks, path: Path, trust: bool, progress: Progress | None) -> np.ndarray:
@@ -150,6 +166,7 @@ def fetch(chunks: Chunks, place: Remote, target: Path, progress: Progress | None
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if target.exists():  # another process was faster
             return
+        _check_space(chunks, descriptor, target)
         os.ftruncate(descriptor, chunks.nbytes)
 
         def one(i: int) -> int:
@@ -167,6 +184,15 @@ def fetch(chunks: Chunks, place: Remote, target: Path, progress: Progress | None
         raise CoreError(target, f"cannot be written: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def _check_space(chunks: Chunks, descriptor: int, target: Path) -> None:
+    """CoreError where the disk cannot hold what an earlier call left and all the rest."""
+    held = os.fstat(descriptor).st_blocks * DISK_BLOCK_NBYTES
+    free = shutil.disk_usage(target.parent).free
+    if chunks.nbytes - held > free:
+        raise CoreError(target, f"{chunks.what}: out of disk space: needs {chunks.nbytes - held} "
+                                f"more bytes, {free} are free")
 
 
 def _holds(chunks: Chunks, i: int, data: bytes, place: Path) -> bool:

@@ -1,8 +1,12 @@
-"""helios diff A B: what differs between two cores, by field. Exit status 1 when something does."""
+"""helios diff A B: what differs between two cores, by field.
+
+Exit status, as of diff(1): 0 nothing does, 1 something does, 2 they could not be compared."""
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from google.protobuf.message import Message
 from helios_dod.contract.wire import core_pb2, manifest_pb2
 from helios_dod.cores.layout import RESOURCES
 from helios_dod.cores.reader import Core, open_core
+from helios_dod.errors import UserError
 
 SHOWN = 60  # characters of a value
 
@@ -24,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares what is signed, and the decoded resources; weights by their signed digests."""
-    rows = list(differences(open_core(args.a), open_core(args.b)))
+    try:
+        rows = list(differences(open_core(args.a), open_core(args.b)))
+    except UserError as error:
+        print(f"helios diff: {error}", file=sys.stderr)
+        return 2
     if args.json:
         print(json.dumps({field: {"a": a, "b": b} for field, a, b in rows}, indent=1))
     elif rows:
@@ -46,6 +55,11 @@ def differences(a: Core, b: Core) -> Iterator[tuple[str, str, str]]:
                                  manifest_pb2.ExecutionManifest.FromString(other), "manifest")
         elif one != other:
             yield name, f"{len(one)} bytes", f"{len(other)} bytes"
+    yield from _plain("rebuild_manifest", a.body.rebuild_manifest, b.body.rebuild_manifest)
+    catalogs = zip_longest(a.body.weight_catalogs, b.body.weight_catalogs)
+    for i, (here, there) in enumerate(catalogs):
+        yield from _plain(f"weight_catalogs[{i}]", *("none" if part is None else part
+                                                     for part in (here, there)))
     yield from _weights(a, b)
 
 
@@ -57,7 +71,9 @@ def _weights(a: Core, b: Core) -> Iterator[tuple[str, str, str]]:
             here, there = ("present" if name in part else "none" for part in (one, other))
             yield field, here, there
             continue
-        yield from _plain(f"{field}.nbytes", one[name].nbytes, other[name].nbytes)
+        for part in ("rank", "nbytes"):
+            yield from _plain(f"{field}.{part}", getattr(one[name], part),
+                              getattr(other[name], part))
         if a.cipher or b.cipher:
             same = (a.weights()[name].data == b.weights()[name].data)
         else:

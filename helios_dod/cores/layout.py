@@ -29,6 +29,12 @@ RESOURCES: dict[core_pb2.ResourceKind, tuple[str, int]] = {
     core_pb2.TOKEN_BYTES: ("token_bytes", 64 << 20),
 }
 
+# What a tokenizer and its byte table take at most, beside so many bytes a token of the input
+# vocabulary: their memory is bounded by what the signed contract says, not by what they unfold to.
+TOKENS_NBYTES_BASE = 1 << 20
+TOKEN_NBYTES_MAX = 1 << 10
+TOKEN_NBYTES_LONGEST = 1 << 14  # buffers of text are made for the longest token
+
 
 def chunk_count(nbytes: int, chunk_nbytes: int = CHUNK_NBYTES) -> int:
     """Chunks of so many stored bytes; the last one may be shorter."""

@@ -29,6 +29,9 @@ from helios_dod.cores.layout import (
     LOGICAL_FILE,
     RESOURCES,
     SEALED_VERSION,
+    TOKEN_NBYTES_LONGEST,
+    TOKEN_NBYTES_MAX,
+    TOKENS_NBYTES_BASE,
     chunk_count,
 )
 from helios_dod.cores.places import Place, Remote, locate
@@ -48,6 +51,7 @@ class TokenBytes:
     offsets: np.ndarray  # uint32 [tokens + 1]
     special: np.ndarray  # uint8 [tokens]: decoding with skip_special_tokens omits it
     fallback: np.ndarray  # uint8 [tokens]: a single raw byte
+    strip: bool  # the first byte of a text is dropped if it is a space
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,16 @@ class Core:
 
     def tokenizer(self) -> bytes:
         """`tokenizers` JSON."""
+        self._check_by_vocabulary(core_pb2.TOKENIZER)
         return self.read(core_pb2.TOKENIZER)
+
+    def _check_by_vocabulary(self, kind: core_pb2.ResourceKind) -> None:
+        most = TOKENS_NBYTES_BASE + TOKEN_NBYTES_MAX * self.serving.model.input_vocabulary
+        for resource in self.body.executables:
+            if resource.kind == kind and resource.decoded_nbytes > most:
+                raise CoreError(self.path, f"resource {resource.id}: {resource.decoded_nbytes} "
+                                           f"bytes; at most {most} are accepted for an input "
+                                           f"vocabulary of {self.serving.model.input_vocabulary}")
 
     def chat_template(self) -> str:
         """Jinja source, empty where the model has none."""
@@ -131,19 +144,28 @@ class Core:
             raise CoreError(self.path, f"chat template: not UTF-8 at byte {error.start}") from error
 
     def token_bytes(self) -> TokenBytes:
-        """The byte table of the vocabulary."""
+        """The byte table: every token that can be sampled, and no other than can be put in."""
+        self._check_by_vocabulary(core_pb2.TOKEN_BYTES)
         table = core_pb2.TokenBytes()
         _parse(table, self.read(core_pb2.TOKEN_BYTES), self.path, "token bytes")
         offsets = np.array(table.offsets, dtype=np.uint32)
-        count = len(table.special)
+        count, model = len(table.special), self.serving.model
+        if not model.vocabulary <= count <= model.input_vocabulary:
+            raise CoreError(self.path, f"token bytes: {count} tokens; expected the vocabulary, "
+                                       f"{model.vocabulary}, to the input vocabulary, "
+                                       f"{model.input_vocabulary}")
         ordered = len(offsets) == count + 1 and offsets[0] == 0 and np.all(
             offsets[1:] >= offsets[:-1]) and offsets[-1] == len(table.data)
         if not ordered or len(table.fallback) != count:
             raise CoreError(self.path, f"token bytes: offsets and flags do not describe {count} "
                                        f"tokens of {len(table.data)} bytes")
+        longest = int(np.diff(offsets.astype(np.int64)).max(initial=0))
+        if longest > TOKEN_NBYTES_LONGEST:
+            raise CoreError(self.path, f"token bytes: a token of {longest} bytes; at most "
+                                       f"{TOKEN_NBYTES_LONGEST} are accepted")
         return TokenBytes(
             np.frombuffer(table.data, np.uint8), offsets, np.frombuffer(table.special, np.uint8),
-            np.frombuffer(table.fallback, np.uint8))
+            np.frombuffer(table.fallback, np.uint8), model.frontend.strip_leading_space)
 
     def weights(
         self, trust: bool = False, progress: Callable[[int], None] | None = None,

@@ -1,9 +1,15 @@
 """Byte ranges over http(s). A server must answer ranges exactly (RFC 9110, section 14); redirects,
-whole answers and other lengths are refused."""
+whole answers and other lengths are refused.
+
+An https server shows a certificate for its name that this machine trusts. SSL_CERT_FILE and
+SSL_CERT_DIR name other authorities than the system's, as for every program that uses OpenSSL."""
 
 import http.client
+import os
 import re
+import ssl
 import time
+from functools import cache
 from urllib.parse import urlsplit
 
 from helios_dod.cores.errors import CoreError
@@ -32,16 +38,34 @@ def read_range(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
             time.sleep(PAUSE_S * 2 ** (attempt - 1))
         try:
             return _attempt(place, first, nbytes, whole)
+        except ssl.SSLCertVerificationError as error:  # the same however often it is asked
+            raise CoreError(place.url, "the server's certificate is not trusted: "
+                                       f"{error.verify_message}; SSL_CERT_FILE names other "
+                                       "authorities") from error
         except (OSError, http.client.HTTPException, _Transient) as error:
             problem = str(error) or type(error).__name__
     raise CoreError(place.url, f"bytes {first} to {first + nbytes} cannot be fetched: {problem}")
 
 
-def _attempt(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
+@cache
+def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """The authorities that the environment names, read once."""
+    return ssl.create_default_context()
+
+
+def _connect(place: Remote) -> http.client.HTTPConnection:
     parts = urlsplit(place.url)
     assert parts.hostname
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    context = _trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    return http.client.HTTPSConnection(
+        parts.hostname, parts.port, timeout=TIMEOUT_S, context=context)
+
+
+def _attempt(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
+    parts = urlsplit(place.url)
+    connection = _connect(place)
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", target, headers={

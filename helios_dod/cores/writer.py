@@ -33,7 +33,7 @@ from helios_dod.cores.layout import (
     ChunkDigests,
     chunk_digests,
 )
-from helios_dod.cores.reader import open_core, signed_index
+from helios_dod.cores.reader import Core, check_namespace, open_core, signed_index
 from helios_dod.cores.sealed import SALT_NBYTES, Cipher, load_secret, sealed_nbytes
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def write_contents(
     accept: bool = False, overwrite: bool = False, progress: Progress | None = None,
 ) -> None:
     """The same for contents that are decoded and checked."""
+    check_namespace(publisher.namespace, target)
     with locked(target):
         check_target(target, overwrite)
         _check_space(target, sum(weight.nbytes for weight in contents.weights))
@@ -116,6 +117,9 @@ def write_contents(
             _replace(partial, target)
         except OSError as error:
             raise CoreError(target, _write_problem(error)) from error
+        except CoreError as error:  # names the core that was asked for, not where it is written
+            place = error.place.replace(str(partial), str(target))
+            raise CoreError(place, error.problem) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -209,6 +213,29 @@ def sign_index(
     return core_pb2.ProtectedIndex(
         version=version, index=data, signature=key.sign(signed_index(version, salt, data)),
         public_key=public_bytes(key), salt=salt).SerializeToString()
+
+
+def sign_again(core: Core, key: Ed25519PrivateKey, namespace: str) -> Core:
+    """Signs the index of an opened core under a key and namespace, in place: the signed core.
+
+    Whoever signs has verified it. Raises CoreError, and leaves the core as it was."""
+    check_namespace(namespace, core.path)
+    place = core.path / (LOGICAL_FILE if core.index_version else CORE_FILE)
+    with locked(core.path):
+        if core.index_version:
+            protected = core_pb2.ProtectedIndex.FromString(place.read_bytes())
+            index = core_pb2.ModelIndex.FromString(protected.index)
+            index.publisher_namespace = namespace
+            data = sign_index(index, key, protected.version, protected.salt)
+        else:
+            body = core_pb2.CoreBody()
+            body.CopyFrom(core.body)
+            body.publisher_namespace = namespace
+            data = sign_body(body, key)
+        partial = place.with_name(f".{place.name}.{os.getpid()}")
+        partial.write_bytes(data)
+        os.replace(partial, place)
+    return open_core(core.path)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from helios_dod.edges import Submission
+from helios_dod.errors import UserError
 from helios_dod.frontend.assets import Assets
 from helios_dod.frontend.completions import CompletionRequest, common_of, prompts_of
 from helios_dod.frontend.messages import (
@@ -20,6 +21,8 @@ from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.reading import Readers, Reading
 from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.frontend.template import MARK, ChatTemplate, TemplateError
+from helios_dod.frontend.text import ByteTable
+from helios_dod.frontend.tokenizer_data import TokenizerError
 
 GREEDY_BELOW = 1e-4  # logits over a smaller temperature leave float32's range
 WORD = (1 << 64) - 1
@@ -62,13 +65,26 @@ def choice_seed(seed: int, choice: int) -> int:
     return z ^ (z >> 31)
 
 
+def check_table(table: ByteTable, ids: np.ndarray) -> None:
+    """Refuses a byte table in which tokens that the tokenizer has as text are no bytes."""
+    ids = ids[ids < len(table)]
+    bare = ids[np.diff(table.offsets)[ids] == 0]
+    if bare.size:
+        raise UserError(f"token bytes: no bytes for {bare.size} tokens that are text in the "
+                        f"tokenizer, the first is {bare.min()}")
+
+
 class Preparer:
-    """Tokenizer and template of one core. Loading takes up to a second for large vocabularies."""
+    """Tokenizer and template of one core. Loading takes up to a second for large vocabularies.
+
+    Raises UserError, naming what of the core makes no tokenizer, template or parser."""
 
     def __init__(self, assets: Assets) -> None:
         self.assets = assets
         syntax = assets.output
-        self.encoder = PromptEncoder(assets.tokenizer_json, syntax.tokens if syntax else ())
+        self.encoder = PromptEncoder(
+            assets.tokenizer_json, syntax.tokens if syntax else (), assets.input_vocabulary)
+        check_table(assets.byte_table, self.encoder.ids)
         self.template = ChatTemplate(assets.chat_template, assets.template_tokens) \
             if assets.chat_template else None
         self.readers = None if syntax is None else Readers(
@@ -112,7 +128,7 @@ class Preparer:
                                    "cannot be continued.", "continue_final_message",
                                    "unsupported_value")
         self.check_size(text)
-        ids = self.encoder.encode(text)
+        ids = self.encoded(text, "messages")
         if self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
             ids.insert(0, self.assets.bos)
         return np.array(ids, dtype=np.int32)
@@ -204,12 +220,20 @@ class Preparer:
         scored = bool(request.echo and request.logprobs is not None)
         return self.submissions(common, prompts, context, "prompt", scored)
 
+    def encoded(self, text: str, field: str) -> list[int]:
+        """Token ids. Raises RequestError where the tokenizer gives up on the text."""
+        try:
+            return self.encoder.encode(text)
+        except TokenizerError as error:
+            raise RequestError(f"The tokenizer refused '{field}': {error}.", field,
+                               "invalid_value") from None
+
     def plain_tokens(self, prompt: str | list[int], special: bool, field: str = "prompt",
                      ) -> np.ndarray:
         """Token ids, int32, of a text that no template has touched, or given ids checked."""
         if isinstance(prompt, str):
             self.check_size(prompt, field)
-            ids = self.encoder.encode(prompt.replace(MARK, MARK + MARK))
+            ids = self.encoded(prompt.replace(MARK, MARK + MARK), field)
             if special and self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
                 ids.insert(0, self.assets.bos)
             if not ids:

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from helios_dod.frontend.template import MARK
+from helios_dod.frontend.tokenizer_data import IDS_MAX, TokenizerError, by_name, read_tokenizer
 
 PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
 SEAL_CHARACTERS = 4
@@ -51,6 +53,14 @@ def control_tokens(described: dict[str, Any], delimiters: Iterable[str]) -> dict
             if token["content"] and (token["special"] or token["content"] in wanted)}
 
 
+def text_ids(vocabulary: dict[str, int] | list[Any]) -> np.ndarray:
+    """Ids of a model's tokens that have text, int64."""
+    if isinstance(vocabulary, list):
+        return np.array([i for i, (text, _) in enumerate(vocabulary) if text], np.int64)
+    ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+    return ids[ids != vocabulary.get("", -1)]
+
+
 def merged(model: dict[str, Any]) -> set[str]:
     """Tokens that a BPE model makes of others."""
     return {"".join(pair) if isinstance(pair, list) else pair.replace(" ", "", 1)
@@ -76,24 +86,37 @@ def seal_tokens(described: dict[str, Any], controls: Iterable[str], seal: str) -
 
 
 class PromptEncoder:
-    """A tokenizer whose control tokens cannot be forged. delimiters: of the output syntax."""
+    """A tokenizer whose control tokens cannot be forged. delimiters: of the output syntax.
 
-    def __init__(self, tokenizer_json: bytes, delimiters: Iterable[str] = ()) -> None:
+    vocabulary: every id is below. Raises TokenizerError for data that makes no tokenizer."""
+
+    def __init__(self, tokenizer_json: bytes, delimiters: Iterable[str] = (),
+                 vocabulary: int = IDS_MAX) -> None:
         from tokenizers import Tokenizer  # imported late: a worker listens before it tokenises
 
-        described = msgspec.json.decode(tokenizer_json)
+        described = read_tokenizer(tokenizer_json, vocabulary)
+        self.ids = text_ids(described["model"]["vocab"])
         controls = control_tokens(described, delimiters)
         self.seal = make_seal()
         seal_tokens(described, controls, self.seal)
-        self.tokenizer = Tokenizer.from_str(msgspec.json.encode(described).decode())
+        with by_name():
+            self.tokenizer = Tokenizer.from_str(msgspec.json.encode(described).decode())
         self.moved = {}  # ids that the sealed tokenizer numbers anew -> the real ones
         for text, token in controls.items():
             found = self.tokenizer.token_to_id(self.seal + text + self.seal)
             if found != token:
                 self.moved[found] = token
-        spelled = any_of(controls) or "(?!)"
-        self.spelled = re.compile(spelled)
-        self.begins = re.compile(f"(?=(?:{spelled}))(.)", re.S)
+        for token in self.tokenizer.get_added_tokens_decoder():
+            if self.moved.get(token, token) >= vocabulary:
+                raise TokenizerError(f"added_tokens: an id below {vocabulary} expected, "
+                                     f"got {token}")
+        try:
+            spelled = any_of(controls) or "(?!)"
+            self.spelled = re.compile(spelled)
+            self.begins = re.compile(f"(?=(?:{spelled}))(.)", re.S)
+        except RecursionError:
+            raise TokenizerError("added_tokens: control tokens begin with others too many deep"
+                                 ) from None
         self.beginnings = {text[:size] for text in controls for size in range(1, len(text))}
         self.beginning_max = max(map(len, self.beginnings), default=0)
 
@@ -127,12 +150,15 @@ class PromptEncoder:
         return root[0]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of rendered text. What it spells without a mark are control tokens."""
+        """Token ids of rendered text. What it spells without a mark are control tokens.
+
+        Raises TokenizerError where the library gives up on it."""
         seal = self.seal
         text = self.spelled.sub(lambda found: f"{seal}{found[0]}{seal}", text)
         if MARK in text:
             text = re.sub(f"{MARK}({MARK}?)", r"\1", text)
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        with by_name():
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         if self.moved:
             ids = [self.moved.get(token, token) for token in ids]
         return ids

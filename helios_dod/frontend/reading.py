@@ -11,6 +11,7 @@ from helios_dod.frontend.output.parser import CALLS_MAX, NOTHING, Parser
 from helios_dod.frontend.output.start import start_state
 from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.frontend.output.terms import END, REASONING, Event, Finish
+from helios_dod.frontend.output.wire import check
 from helios_dod.frontend.syntaxes import carries_reasoning, without_tools
 from helios_dod.frontend.text import ByteTable
 from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FINISH_STOP_TOKEN
@@ -73,7 +74,8 @@ class Reading:
 
 
 class Readers:
-    """Makes the readings of one core's output. table: token bytes."""
+    """Makes the readings of one core's output. table: token bytes. Raises UserError where the
+    syntax makes no parser over these tokens."""
 
     def __init__(self, syntax: OutputSyntax, table: ByteTable, strip_leading_space: bool) -> None:
         data, offsets = table.data.tobytes(), table.offsets.tolist()
@@ -83,6 +85,9 @@ class Readers:
         self.texts = [b"" if special else text
                       for text, special in zip(tokens, table.special.tolist(), strict=True)]
         plain = without_tools(syntax)
+        for part in (syntax, plain):
+            if part is not None:
+                check(part, vocabulary)
         self.with_tools = vocabulary.bind(syntax)
         self.plain = None if plain is None else vocabulary.bind(plain)
 

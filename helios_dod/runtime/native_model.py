@@ -125,8 +125,7 @@ class NativeModel:
         world = boot(made.selection.limits, memory)
         first = bind(world, made.contract, made.selection)
         table = made.core.token_bytes()
-        install_pieces(world, table.data, table.offsets, table.special,
-                       made.contract.frontend.strip_leading_space)
+        install_pieces(world, table.data, table.offsets, table.special, table.strip)
         phases["world"] = time.perf_counter() - mark
         mark = time.perf_counter()
         loaded = (made.core.weights(trust=trust_weights, progress=progress)

@@ -3,15 +3,13 @@ all else is the typed contract."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from helios_dod.contract.prepared import PreparedContract, PreparedSampling
+from helios_dod.contract.prepared import PreparedContract, PreparedFrontend, PreparedSampling
 from helios_dod.cores.acceptance import authorize
-from helios_dod.cores.reader import open_core
-from helios_dod.errors import UserError
+from helios_dod.cores.reader import Core, open_core
 from helios_dod.frontend.assets import Assets, Sampling
 from helios_dod.frontend.output.syntax import OutputSyntax
-from helios_dod.frontend.output.wire import from_contract, selectors
+from helios_dod.frontend.output.wire import from_contract
 from helios_dod.frontend.syntaxes import compose
 from helios_dod.frontend.text import ByteTable
 
@@ -22,16 +20,10 @@ def sampling_of(declared: PreparedSampling) -> Sampling:
     return Sampling(**{name: value for name, value in given.items() if value is not None})
 
 
-def declared_output(frontend: Any) -> OutputSyntax | None:
-    """The output syntax of a FrontendContract; None: all output is text. Raises UserError."""
-    output = from_contract(frontend.output) if frontend.HasField("output") else None
-    names = selectors(output or OutputSyntax())
-    for field, name in zip(("tool_syntax", "reasoning_syntax"), names, strict=True):
-        values = frontend.DESCRIPTOR.fields_by_name[field].enum_type.values_by_name
-        if getattr(frontend, field) != values[name].number:
-            raise UserError(f"contract.model.frontend.{field}: expected {name}, as output says, "
-                            f"got {getattr(frontend, field)}")
-    return output
+def declared_output(frontend: PreparedFrontend) -> OutputSyntax | None:
+    """The syntax that a core's output has; None: all of it is text. That it is the data of the
+    selected syntaxes was seen when the contract was validated. Raises UserError."""
+    return None if frontend.output is None else from_contract(frontend.output)
 
 
 @dataclass(frozen=True)
@@ -49,9 +41,14 @@ class Bootstrap:
         Raises CoreError, ContractError, UserError, ValueError."""
         core = open_core(path)
         authorize(core)
-        contract = core.prepared(core.manifest())
+        return cls.of(core, core.prepared(core.manifest()), tool_syntax, reasoning_syntax)
+
+    @classmethod
+    def of(cls, core: Core, contract: PreparedContract, tool_syntax: str | None = None,
+           reasoning_syntax: str | None = None) -> "Bootstrap":
+        """The same for a core that is opened and its contract. Raises CoreError, UserError."""
         table, frontend = core.token_bytes(), contract.frontend
-        output = declared_output(core.serving.model.frontend)
+        output = declared_output(frontend)
         return cls(contract, Assets(
             served_id=contract.served_id, aliases=contract.aliases,
             tokenizer_json=core.tokenizer(), chat_template=core.chat_template(),

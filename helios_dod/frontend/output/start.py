@@ -21,7 +21,8 @@ def start_state(bound: Bound, tokens: Sequence[int], table: Sequence[bytes]) -> 
         if token in single:
             boundary = single[token]
             break
-        parts.append(bound.symbols.get(token) or table[token].decode("latin-1"))
+        data = table[token] if token < len(table) else b""  # an image's sentinel has no text
+        parts.append(bound.symbols.get(token) or data.decode("latin-1"))
     tail = "".join(reversed(parts))
     spelled = [] if single else [  # a tokenizer without such tokens
         (tail.rfind(bound.encode(text)), text) for text in texts_of(bound)]

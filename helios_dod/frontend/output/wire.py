@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from helios_dod.errors import UserError
 from helios_dod.frontend.output.marks import Vocabulary
-from helios_dod.frontend.output.parser import Parser
+from helios_dod.frontend.output.rehearsal import rehearse
 from helios_dod.frontend.output.syntax import (
     ElementSyntax,
     FrameSyntax,
@@ -127,8 +127,10 @@ REQUIRED: dict[type, tuple[str, ...]] = {
 }
 
 
-def check(syntax: OutputSyntax) -> None:
-    """Refuses data that no parser can be made of. Raises UserError."""
+def check(syntax: OutputSyntax, vocabulary: Vocabulary | None = None) -> None:
+    """Refuses data that no parser can be made of. Raises UserError.
+
+    vocabulary: of the tokens that delimiters may be; without one, all are matched by bytes."""
     if syntax.tool is not None:
         for name in REQUIRED[type(syntax.tool)]:
             if not getattr(syntax.tool, name):
@@ -143,7 +145,4 @@ def check(syntax: OutputSyntax) -> None:
             if marker not in openers:
                 raise UserError(f"output.think.terminals: an opener of the tool syntax expected, "
                                 f"one of {', '.join(openers) or 'none'}, got {marker!r}")
-    try:
-        Parser(Vocabulary([]).bind(syntax))
-    except AssertionError as error:
-        raise UserError(f"output: delimiters that cannot be told apart: {error}") from None
+    rehearse((vocabulary or Vocabulary([])).bind(syntax))

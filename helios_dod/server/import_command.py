@@ -2,7 +2,7 @@
 
 import argparse
 
-from helios_dod.cores.export_command import add_common, convert
+from helios_dod.server.export_command import add_common, convert
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

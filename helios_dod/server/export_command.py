@@ -6,9 +6,12 @@ from pathlib import Path
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.contents import contents_of
 from helios_dod.cores.keys import user_key
-from helios_dod.cores.reader import open_core
-from helios_dod.cores.writer import CARRIERS, Publisher, write_contents
+from helios_dod.cores.layout import SEALED_VERSION
+from helios_dod.cores.reader import check_namespace, open_core
+from helios_dod.cores.sealed import load_secret
+from helios_dod.cores.writer import CARRIERS, Publisher, check_target, write_contents
 from helios_dod.progress import Progress
+from helios_dod.server.verification import verify_frontend
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,15 +41,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def convert(args: argparse.Namespace, carrier: str) -> int:
-    """Verifies, writes in the other carrier, signs with this user's key."""
+    """Verifies, writes in the other carrier, signs with this user's key.
+
+    The user has accepted the core's publisher; that holds for what is made of it under the same
+    namespace, and not under another."""
     core = open_core(args.core)
     authorize(core, args.accept)
+    namespace = core.namespace if args.namespace is None else args.namespace
+    check_namespace(namespace, args.out)
+    check_target(args.out, args.overwrite)
+    if CARRIERS[carrier] == SEALED_VERSION:
+        load_secret(args.out)
+    publisher = Publisher(user_key(args.key), namespace)
+    verify_frontend(core, core.prepared(core.manifest()))
     total = sum(weight.nbytes for weight in core.body.weights)
     with Progress(f"verifying {core.path.name}", total) as progress:
         contents = contents_of(core, progress)
-    publisher = Publisher(user_key(args.key), args.namespace or core.namespace)
+    same = namespace == core.namespace
     with Progress(f"writing {args.out.name}", total) as progress:
-        write_contents(contents, args.out, publisher, carrier=carrier, accept=True,
+        write_contents(contents, args.out, publisher, carrier=carrier, accept=same,
                        overwrite=args.overwrite, progress=progress)
     print(f"made {args.out}, a {carrier} core, from {core.path}")
+    if not same:
+        print(f"its publisher is not accepted yet: --accept {namespace}")
     return 0

@@ -1,0 +1,55 @@
+"""Everything that can be checked of a core without a device: what is signed, what its weights are,
+and that its frontend parts make a frontend that prepares and reads a conversation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from helios_dod.contract.errors import ContractError
+from helios_dod.contract.prepared import PreparedContract
+from helios_dod.cores.padding import check_padding
+from helios_dod.cores.reader import Core
+from helios_dod.frontend.preparation import Preparer
+from helios_dod.frontend.requests import RequestError, decode_chat
+from helios_dod.server.bootstrap import Bootstrap
+from helios_dod.terms import FINISH_EOS
+
+PLAIN_CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A core that holds, and what its frontend makes of a plain conversation."""
+
+    contract: PreparedContract
+    prompt_count: int  # tokens of PLAIN_CHAT
+    refusal: str  # why it is refused, as a template may; empty where it is not
+
+
+def verify(core: Core, progress: Callable[[int], None] | None = None) -> Verified:
+    """Reads and checks everything. Raises CoreError, ContractError, UserError.
+
+    progress: called with bytes of weights checked since its last call."""
+    manifest = core.manifest()
+    contract = core.prepared(manifest)
+    verified = verify_frontend(core, contract)
+    check_padding(manifest, core.weights(progress=progress))
+    return verified
+
+
+def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
+    """Loads tokenizer, template, byte table and output syntax as a worker of a server does, then
+    prepares a plain conversation and reads its tokens as if they were an answer."""
+    preparer = Preparer(Bootstrap.of(core, contract).assets)
+    try:
+        chat = preparer.prepare(decode_chat(PLAIN_CHAT), contract.context_tokens)
+    except RequestError as error:
+        return Verified(contract, 0, str(error))
+    prompt = chat.prompt.tolist()
+    if prompt and max(prompt) >= contract.input_vocabulary:
+        raise ContractError("tokenizer", f"ids below the input vocabulary, "
+                            f"{contract.input_vocabulary}", max(prompt))
+    for reading in chat.readings:
+        for token in prompt:
+            reading.token(token)
+        reading.finish(FINISH_EOS)
+    return Verified(contract, len(prompt), "")
