@@ -65,6 +65,10 @@ def test_page_updates_name_their_view():
     index = add_buffer(manifest, "draft_table", wire.STATE, wire.I32, (wire.SLOTS, 1),
                        (wire.PAGES_PER_REQUEST, 1))
     serving.model.cache.tables.add(buffer=index, page_offset=1)
+    updates.table = 0
+    graph_of(serving, "prefill").bindings.add(
+        buffer=add_buffer(manifest, "draft_updates", wire.STAGING, wire.I32, (wire.UPDATES, 1), 3),
+        source=contract.PAGE_UPDATES, indexing=contract.SCALAR, table=1)
     tables = {b.table for program in decode(serving, manifest).programs for b in program.bindings}
     assert tables == {0, 1}
     serving.model.graphs[0].bindings[0].table = 1
@@ -138,6 +142,19 @@ def test_operations_find_their_histories():
     refused(serving, manifest, "cache.tables", "got none of more")
     serving.model.cache.tables.add(buffer=attention.table.buffer)
     decode(serving, manifest)
+
+
+def test_a_page_table_is_updated_with_its_own_view():
+    serving, manifest = pair()
+    serving.model.cache.tables.add(buffer=add_table(manifest), page_offset=1)
+    decode(serving, manifest)
+    for source, name in ((contract.PAGE_UPDATES, "updates"),
+                         (contract.PAGE_UPDATE_COUNT, "update_count")):
+        bound = next(b for b in graph_of(serving, "decode").bindings if b.source == source)
+        bound.table = 1
+        refused(serving, manifest, "(decode).bindings",
+                f"which the program puts there, in {name}, got draft_table")
+        bound.table = 0
 
 
 def test_every_paged_region_has_a_view():

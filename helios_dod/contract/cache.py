@@ -51,6 +51,7 @@ def prepare_cache(
     _check_tables(serving, manifest)
     _check_views(cache, programs)
     _check_operations(cache, manifest, owners, uses)
+    _check_updates(cache, manifest, programs, uses)
     return PreparedCache(
         page_tokens=cache.page_tokens, page_bytes=page_bytes(manifest, cache.page_tokens),
         windowed_page_bytes=page_bytes(manifest, cache.page_tokens, 1),
@@ -162,7 +163,7 @@ def _check_operations(
     first = {id(uses.of(program)): program for program in reversed(manifest.programs)}
     for program in first.values():
         use = uses.of(program)
-        tables = set(use.tables)
+        tables = {table for _, _, table in use.updates}
         for key, value, table, window in use.keyed:
             tables.add(table)
             number = owners[key]
@@ -183,6 +184,25 @@ def _check_operations(
         for table in sorted(tables - set(views)):
             raise ContractError(f"{FIELD}.tables", f"a view of each page table of {program.name}",
                                 f"none of {manifest.buffers[table].name}")
+
+
+def _check_updates(
+    cache: contract.CacheContract, manifest: wire.ExecutionManifest,
+    programs: tuple[PreparedProgram, ...], uses: BodyUses,
+) -> None:
+    """A page table is updated with what is staged for its own view."""
+    for declared, program in zip(manifest.programs, programs, strict=True):
+        staged = {binding.buffer: binding for binding in program.bindings
+                  if binding.source in (contract.PAGE_UPDATES, contract.PAGE_UPDATE_COUNT)}
+        for count, updates, table in uses.of(declared).updates:
+            for number in (count, updates):
+                own = staged.get(number)
+                if own is not None and cache.tables[own.table].buffer != table:
+                    raise ContractError(
+                        f"contract.model.graphs ({program.name}).bindings",
+                        f"updates of {manifest.buffers[table].name}, which the program puts there, "
+                        f"in {manifest.buffers[number].name}",
+                        manifest.buffers[cache.tables[own.table].buffer].name)
 
 
 def _prepare_cursor(

@@ -23,7 +23,7 @@ class BodyUse:
     staged: frozenset[int]  # STAGING that it reads
     resources: tuple[str, ...]  # weight resources that it reads, sorted
     keyed: tuple[tuple[int, int, int, int], ...] = ()  # key plane, value plane, page table, window
-    tables: frozenset[int] = frozenset()  # page tables that it updates
+    updates: tuple[tuple[int, int, int], ...] = ()  # count, updates, page table that they go to
 
     @cached_property
     def by_buffer(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -66,7 +66,7 @@ def _host_use(
 ) -> BodyUse:
     kinds = [buffer.kind for buffer in manifest.buffers]
     touched: dict[Span, int] = {}
-    staged, weights, keyed, tables = set(), set(), [], set()
+    staged, weights, keyed, updates = set(), set(), [], []
     for operation in body.operations:
         name = operation.WhichOneof("operation")
         assert name is not None, "checked by check_manifest"
@@ -92,12 +92,12 @@ def _host_use(
             window = part.window if name == "attention" else -1
             keyed.append((part.key_cache, part.value_cache, part.table.buffer, window))
         elif name == "update_page_table":
-            tables.add(part.table.buffer)
+            updates.append((part.count.buffer, part.updates.buffer, part.table.buffer))
         elif name in EVERY_PLANE:
             touched |= {(number, 0, rows[number]): contract.READ_WRITE
                         for number, kind in enumerate(kinds) if kind == wire.CACHE}
     return BodyUse(touched, frozenset(), frozenset(staged), _resources(manifest, weights),
-                   tuple(dict.fromkeys(keyed)), frozenset(tables))
+                   tuple(dict.fromkeys(keyed)), tuple(dict.fromkeys(updates)))
 
 
 def _device_use(
