@@ -1,5 +1,6 @@
 """A small manifest builder and a runner, to test host operations one by one."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ GEOMETRY = Geometry(
     updates=64,
     logit_rows=16,
 )
-SIZE = limits.Limits(
-    "HOST_TEST",
+SIZE = replace(
+    limits.TEST_MIN,
+    name="HOST_TEST",
     requests_max=16,
     slots_max=16,
     lanes_max=16,
