@@ -5,6 +5,7 @@ serves, requests are answered 503.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -56,7 +57,7 @@ class App:
         self.load_error: str | None = None
         self.death: str | None = None  # how the engine ended
         self.tasks: set[asyncio.Task[None]] = set()
-        self.engine_pidfd = -1
+        self.engine_pid, self.engine_pidfd = 0, -1
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """ASGI entry."""
@@ -117,15 +118,32 @@ class App:
         workers["pid"][self.worker] = os.getpid()
         workers["ready"][self.worker] = 0
         loop.add_reader(self.wake_self, self.on_wake)
-        try:
-            self.engine_pidfd = os.pidfd_open(int(self.memory.service["engine_pid"]))
-            loop.add_reader(self.engine_pidfd, self.on_engine_end)
-        except ProcessLookupError:
-            loop.call_soon(self.on_engine_end)
+        workers["quiet"][self.worker] = self.memory.service["engine_restarts"]
+        self.watch_engine()
         for job in (self.load(), self.announce()):
             task = loop.create_task(job)
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
+
+    def watch_engine(self) -> None:
+        """Notices the engine's end at once."""
+        loop, self.engine_pid = asyncio.get_running_loop(), int(self.memory.service["engine_pid"])
+        try:
+            self.engine_pidfd = os.pidfd_open(self.engine_pid)
+            loop.add_reader(self.engine_pidfd, self.on_engine_end)
+        except ProcessLookupError:
+            loop.call_soon(self.on_engine_end)
+
+    def follow_engine(self) -> None:
+        """After an engine's end: lets go of its memory, and takes up the one started after it."""
+        service = self.memory.service
+        if self.death is None or service["engine_restarts"] == 0:
+            return
+        workers = self.memory.control[0]["workers"]
+        workers["quiet"][self.worker] = service["engine_restarts"]
+        if service["engine_pid"] != self.engine_pid:
+            self.death = None
+            self.watch_engine()
 
     async def load(self) -> None:
         """Loads tokenizer and template and compiles, on a thread."""
@@ -162,8 +180,11 @@ class App:
         return assets, Preparer(assets), bridge
 
     def on_wake(self) -> None:
-        """The engine wrote this worker's eventfd: events, or it is ready."""
-        if self.bridge is None:
+        """This worker's eventfd was written: events, or something changed."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake_self)
+        self.follow_engine()
+        if self.bridge is None or self.death is not None:
             return
         try:
             self.bridge.on_wake()
@@ -192,14 +213,18 @@ class App:
         """Says that the server listens, once a connection succeeds."""
         if self.worker != 0:
             return
+        options = self.options
         for _ in range(1000):
             try:
-                _, writer = await asyncio.open_connection(self.options.host, self.options.port)
+                if options.uds is not None:
+                    _, writer = await asyncio.open_unix_connection(str(options.uds))
+                else:
+                    _, writer = await asyncio.open_connection(options.host, options.port)
             except OSError:
                 await asyncio.sleep(0.005)
                 continue
             writer.close()
-            print(f"listening on {base_url(self.options)}; loading the model", flush=True)
+            print(f"listening on {options.url}; loading the model", flush=True)
             return
 
     def on_engine_end(self) -> None:
@@ -209,11 +234,12 @@ class App:
             os.close(self.engine_pidfd)
             self.engine_pidfd = -1
         service = self.memory.service
-        code = process_exit(int(service["engine_pid"]))
+        code = process_exit(self.engine_pid)
         stopped = service["engine_stop"] != 0
         self.death = get_cause(service) or (
             "the engine was stopped" if stopped else f"the engine process {exit_text(code)}")
-        if service["engine_state"] == ENGINE_STARTING and not stopped:
+        if service["engine_state"] == ENGINE_STARTING and not stopped \
+                and not service["announced"][0]:
             service["engine_failed_at_start"] = 1
             set_cause(service, self.death)
         if not stopped:
@@ -226,6 +252,9 @@ class App:
         if self.bridge is not None:
             self.bridge.fail_all(ExecutionFailed(
                 f"The engine failed: {self.death}.", code="engine_failed"))
+        self.generator = None
+        self.memory.control[0]["workers"]["ready"][self.worker] = 0
+        self.follow_engine()
 
     def failure(self) -> str | None:
         """Why the server cannot serve and will not, or None."""
@@ -256,15 +285,12 @@ class App:
         return True
 
 
-def base_url(options: ServeOptions) -> str:
-    """Where the server answers."""
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    return f"http://{host}:{options.port}"
-
-
 def ready_text(options: ServeOptions, model: str) -> str:
     """What is printed when requests are served: a command to try."""
-    return (f"ready: try\n  curl {base_url(options)}/v1/chat/completions "
-            "-H 'content-type: application/json' \\\n"
+    where = f"{options.url}/v1/chat/completions"
+    if options.uds is not None:
+        where = f"--unix-socket {options.uds} http://localhost/v1/chat/completions"
+    key = " -H 'authorization: Bearer KEY'" if options.key_digests else ""
+    return (f"ready: try\n  curl {where}{key} -H 'content-type: application/json' \\\n"
             f"    -d '{{\"model\":\"{model}\",\"messages\":"
             "[{\"role\":\"user\",\"content\":\"Hello!\"}]}'")

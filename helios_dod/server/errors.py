@@ -61,6 +61,12 @@ class MethodNotAllowed(ApiError):
     status, type, anthropic_type = 405, "invalid_request_error", "invalid_request_error"
 
 
+class RequestTimeout(ApiError):
+    """The client did not send the request that it began."""
+
+    status, type, anthropic_type = 408, "invalid_request_error", "invalid_request_error"
+
+
 class Aborted(ApiError):
     """Somebody asked for the end of the request by its id."""
 

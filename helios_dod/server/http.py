@@ -1,14 +1,16 @@
 """What every endpoint needs of ASGI: reading a body, sending JSON, noticing that a client left."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from helios_dod.server.errors import ApiError, InvalidRequest
+from helios_dod.server.errors import ApiError, InvalidRequest, RequestTimeout
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = tuple[tuple[bytes, bytes], ...]
+BODY_SECONDS = 30  # for the next part of a request body
 JSON = (b"content-type", b"application/json")
 
 
@@ -51,7 +53,12 @@ class Exchange:
         if told is not None and told.isdigit() and int(told) > limit:
             raise too_large(limit)
         while True:
-            message = await self.receive()
+            try:
+                message = await asyncio.wait_for(self.receive(), BODY_SECONDS)
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"No part of the request body came for {BODY_SECONDS} s.",
+                    code="body_timeout", headers=((b"connection", b"close"),)) from None
             if message["type"] == "http.disconnect":
                 raise Disconnected
             part = message.get("body", b"")

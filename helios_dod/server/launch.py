@@ -3,6 +3,7 @@
 Everything shared is inherited by fork: nothing has a name, so nothing is left behind by a crash.
 """
 
+import contextlib
 import errno
 import gc
 import multiprocessing
@@ -13,6 +14,8 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from helios_dod.errors import UserError
@@ -26,9 +29,12 @@ from helios_dod.server.control import (
     set_cause,
 )
 from helios_dod.server.options import CLOSE_SECONDS, ServeOptions
-from helios_dod.server.processes import die_with_parent
+from helios_dod.server.processes import die_with_parent, ended, exit_text, process_exit
 
 ENGINE_STOP_SECONDS = 15
+QUIET_SECONDS = 5  # for workers to let go of a dead engine's memory
+HEADER_SECONDS = 30  # for a request's head to arrive
+HEADER_BYTES = 65_536
 CONNECTIONS_SPARE = 512  # connections above the permits, so that clients beyond them get a 429
 
 
@@ -45,6 +51,7 @@ class Launch:
     wake_engine: int
     wake_workers: list[int]
     engine_pid: int = 0
+    restarts: int = 0  # of the engine
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
@@ -67,6 +74,29 @@ def reserve_port(host: str, port: int) -> socket.socket:
                               "another port with --port") from None
         raise LaunchError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return held
+
+
+def reserve_socket(path: Path) -> None:
+    """Makes room for a Unix socket. Raises LaunchError if a server answers there."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise LaunchError(f"--uds: {path} exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink()
+            return
+    raise LaunchError(f"--uds: {path} is in use: stop the other server or choose another path")
+
+
+def reserve(options: ServeOptions) -> socket.socket | None:
+    """The address for the life of the server. Raises LaunchError."""
+    if options.uds is not None:
+        reserve_socket(options.uds)
+        return None
+    return reserve_port(options.host, options.port)
 
 
 def eventfd() -> int:
@@ -123,12 +153,48 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
             print(f"helios: the engine failed: {error}", file=sys.stderr)
         if not known:
             traceback.print_exc()
-        service["engine_failed_at_start"] = service["engine_state"] == ENGINE_STARTING
+        service["engine_failed_at_start"] = (
+            service["engine_state"] == ENGINE_STARTING and not service["announced"][0])
         service["engine_state"] = ENGINE_FAILED
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def look_after_engine(launch: Launch) -> None:
+    """Records how the engine ended, if it has, and starts it again where that is wanted."""
+    service, options = launch.memory.service, launch.options
+    if not launch.engine_pid or service["draining"] or not ended(launch.engine_pid):
+        return
+    status = process_exit(launch.engine_pid)
+    if not get_cause(service):
+        set_cause(service, f"the engine process {exit_text(status)}")
+    if service["engine_state"] == ENGINE_STARTING and not service["announced"][0]:
+        service["engine_failed_at_start"] = 1
+        os.kill(os.getpid(), signal.SIGTERM)  # nothing can ever be served
+        return
+    service["engine_state"] = ENGINE_FAILED
+    if launch.restarts >= options.restarts:
+        return
+    launch.restarts += 1
+    service["engine_restarts"] = launch.restarts
+    for wake in launch.wake_workers:
+        os.eventfd_write(wake, 1)
+    quiet = launch.memory.control[0]["workers"]["quiet"][: options.workers]
+    deadline = time.monotonic() + QUIET_SECONDS
+    while (quiet < launch.restarts).any() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(f"helios: {get_cause(service)}; starting the engine again "
+          f"({launch.restarts} of {options.restarts})", file=sys.stderr)
+    os.waitpid(launch.engine_pid, 0)
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(launch.wake_engine)
+    service["cause_count"] = 0
+    service["engine_state"] = ENGINE_STARTING
+    start_engine(launch)
+    for wake in launch.wake_workers:
+        os.eventfd_write(wake, 1)
 
 
 def stop_engine(launch: Launch) -> None:
@@ -148,8 +214,11 @@ def stop_engine(launch: Launch) -> None:
 def run_workers(launch: Launch) -> None:
     """Runs granian until a signal ends it and its workers have drained."""
     from granian.constants import Interfaces
+    from granian.http import HTTP1Settings
     from granian.log import LogLevels
     from granian.server.mp import MPServer
+
+    from helios_dod.server.supervisor import Supervisor
 
     options, parent = launch.options, os.getpid()
     multiprocessing.set_start_method("fork", force=True)
@@ -165,11 +234,16 @@ def run_workers(launch: Launch) -> None:
         return App(options, launch.memory, index[0], launch.wake_engine,
                    launch.wake_workers)
 
-    server = MPServer(
-        "helios", address=options.host, port=options.port, interface=Interfaces.ASGI,
+    certificate, key = options.tls or (None, None)
+    server = Supervisor(
+        "helios", address=options.host, port=options.port, uds=options.uds,
+        interface=Interfaces.ASGI, ssl_cert=certificate, ssl_key=key,
         workers=options.workers, backlog=2048, websockets=False, log_level=LogLevels.warning,
         backpressure=options.permits + CONNECTIONS_SPARE, respawn_failed_workers=True,
-        workers_kill_timeout=options.drain_seconds + CLOSE_SECONDS)
+        http1_settings=HTTP1Settings(
+            header_read_timeout=HEADER_SECONDS * 1000, max_buffer_size=HEADER_BYTES),
+        workers_kill_timeout=options.drain_seconds + CLOSE_SECONDS,
+        engine_ended=partial(look_after_engine, launch))
     interrupt = server.signal_handler_interrupt
 
     def on_signal(*args: Any, **kwargs: Any) -> None:
@@ -195,9 +269,10 @@ class Server:
         """Serves until SIGTERM or SIGINT; the exit status. held: the port, if it is reserved.
 
         Raises LaunchError if the port is taken or the engine fails before it is ready."""
-        held = held or reserve_port(options.host, options.port)
-        host, port = held.getsockname()[:2]  # granian takes addresses, not names
-        options = replace(options, host=host, port=port)
+        held = held or reserve(options)
+        if held is not None:
+            host, port = held.getsockname()[:2]  # granian takes addresses, not names
+            options = replace(options, host=host, port=port)
         launch = prepare(options)
         start_engine(launch)
         gc.freeze()  # workers share the pages of what is loaded until now
@@ -205,7 +280,10 @@ class Server:
             run_workers(launch)
         finally:
             stop_engine(launch)
-            held.close()
+            if held is not None:
+                held.close()
+            elif options.uds is not None:
+                options.uds.unlink(missing_ok=True)
         service = launch.memory.service
         if service["engine_failed_at_start"]:
             raise LaunchError(get_cause(service) or "the engine process ended before it was ready")

@@ -35,6 +35,11 @@ class ServeOptions:
     key_digests: tuple[bytes, ...] = ()  # of API keys; none: everybody may ask
     cors_origins: tuple[str, ...] = ()
     log: str = "off"  # one line a request: text, json or off
+    ui: bool = True  # a page at /
+    uds: Path | None = None  # a Unix socket to listen on instead of host and port
+    tls: tuple[Path, Path] | None = None  # certificate chain and key
+    vllm_metrics: bool = False
+    restarts: int = 0  # of a failed engine
 
     def __post_init__(self) -> None:
         if self.limits_name not in SIZES:
@@ -55,6 +60,15 @@ class ServeOptions:
                              f"that each can prepare a request; got {self.frontend_workers}")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"--port: must be between 0 and 65535, got {self.port}")
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        scheme = "https" if self.tls else "http"
+        if self.uds is not None:
+            return f"{scheme}+unix://{self.uds}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
 
     @property
     def limits(self) -> Limits:

@@ -35,3 +35,11 @@ def exit_text(status: int | None) -> str:
         number = os.WTERMSIG(status)
         return f"was killed by {signal.Signals(number).name}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"
+
+
+def ended(pid: int) -> bool:
+    """True if a child has ended; its status stays readable until it is waited for."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

@@ -1,6 +1,7 @@
 """`helios serve [CORE]`."""
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from helios_dod.errors import UserError
 from helios_dod.limits import SIZES
+from helios_dod.server.settings import Sections, api_keys, settle
 
 if TYPE_CHECKING:
     from helios_dod.frontend.assets import Assets
@@ -39,35 +41,93 @@ def byte_count(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `helios serve`."""
-    parser.add_argument("core", nargs="?", type=Path,
-                        help="a core folder; without one, the demo model, prepared once")
-    add = parser.add_argument
+    parser.epilog = (
+        "Every option may also stand in the file of --config under its long name, or in a variable "
+        "such as HELIOS_SERVE_MAX_ACTIVE=32. The command line wins, then variables, then the file.")
+    declare(Sections(parser, bare=True))
+
+
+def declare(sections: Sections) -> None:
+    """Every option, in the order of the help."""
+    sections.add("core", nargs="?", type=Path, default=None,
+                 help="a core folder; without one, the demo model, prepared once")
+    sections.add("--config", type=Path, metavar="FILE", default=None,
+                 help="options from a YAML or TOML file")
+    declare_listener(sections)
+    declare_admission(sections)
+    declare_model(sections)
+    declare_engine(sections)
+    declare_operation(sections)
+
+
+def declare_listener(sections: Sections) -> None:
+    """Where the server listens and whom it answers."""
+    sections.title("listening")
+    add = sections.add
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port", type=int, default=8000, help="0 takes any free port (default %(default)s)")
+    add("--uds", type=Path, metavar="PATH", default=None,
+        help="listen on a Unix socket instead")
+    add("--tls-cert", type=Path, metavar="FILE", default=None,
+        help="serve HTTPS with this certificate chain (PEM)")
+    add("--tls-key", type=Path, metavar="FILE", default=None, help="its private key (PEM)")
+    add("--api-key", action="append", metavar="KEY", default=None,
+        help="ask for this key; may be repeated. Other users see the command line: prefer the next "
+             "option or HELIOS_SERVE_API_KEY")
+    add("--api-key-file", type=Path, metavar="FILE", default=None,
+        help="ask for one of the keys in this file, one a line")
+    add("--cors-origin", action="append", metavar="ORIGIN", default=None,
+        help="let pages of this origin ask (* for all); may be repeated (default: none)")
+    add("--max-body-bytes", type=byte_count, metavar="BYTES", default=8 << 20,
+        help="largest request body (default 8M)")
     add("--workers", type=int, default=1, help="frontend processes (default %(default)s)")
+    add("--no-ui", action="store_true", default=False, help="serve no page at /")
+
+
+def declare_admission(sections: Sections) -> None:
+    """How much may be in the server."""
+    sections.title("admission")
+    add = sections.add
     add("--max-active", type=int, default=0, metavar="N",
         help="requests that run at once (default: as many as --limits allows)")
     add("--queue-capacity", type=int, default=0, metavar="N",
         help="requests that may wait beyond those; more get 429 (default: as --limits allows)")
+    add("--frontend-workers", type=int, default=0, metavar="N",
+        help="requests prepared at once, over all workers (default: two a worker)")
+    add("--event-capacity", type=int, default=64, metavar="N",
+        help="events that a slow reader's answer may hold at least; an answer's own budget may be "
+             "larger (default %(default)s)")
+
+
+def declare_model(sections: Sections) -> None:
+    """What is served."""
+    sections.title("model")
+    add = sections.add
+    add("--model-name", metavar="NAME", default=None, help="serve the model under this id")
     add("--context", type=int, default=0, metavar="TOKENS",
         help="tokens of prompt and answer of one request (default: the core's)")
+    add("--tool-syntax", metavar="NAME", default=None,
+        help="how the model writes tool calls, or none (default: as the core says)")
+    add("--reasoning-syntax", metavar="NAME", default=None,
+        help="how the model writes reasoning, or none (default: as the core says)")
+    add("--accept", metavar="NAMESPACE", default=None,
+        help="accept the core's publisher and licence, named by its signed namespace")
+    add("--trust-weights", action="store_true", default=False,
+        help="do not compare the weights with their signed digests at start")
+
+
+def declare_engine(sections: Sections) -> None:
+    """How it runs."""
+    sections.title("engine")
+    add = sections.add
     add("--cache-memory", type=byte_count, default=0, metavar="BYTES",
         help="memory of the attention cache, such as 800M (default: chosen from what is free)")
     add("--threads", type=int, default=0, metavar="N",
         help="compute threads (default: one a processor)")
-    add("--model-name", metavar="NAME", help="serve the model under this id")
-    add("--tool-syntax", metavar="NAME",
-        help="how the model writes tool calls, or none (default: as the core says)")
-    add("--reasoning-syntax", metavar="NAME",
-        help="how the model writes reasoning, or none (default: as the core says)")
-    add("--accept", metavar="NAMESPACE",
-        help="accept the core's publisher and licence, named by its signed namespace")
-    add("--trust-weights", action="store_true",
-        help="do not compare the weights with their signed digests at start")
     add("--speculative-width", type=int, default=0, metavar="W",
         help="load every captured speculative program up to this width, pending token included "
              "(default: the widths that the core selects)")
-    add("--history-drafting", action="store_true",
+    add("--history-drafting", action="store_true", default=False,
         help="draft from a request's own text; the core's wider programs must take such drafts")
     add("--executor", choices=("core", "simulated"), default="core",
         help="what runs programs: the core's own device, or a simulated one that computes no model "
@@ -78,13 +138,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time of a program of the simulated executor (default %(default)s)")
     add("--token-us", type=float, default=0.0, metavar="US",
         help="and of each of its tokens (default %(default)s)")
-    add("--record", type=Path, metavar="FILE",
+    add("--record", type=Path, metavar="FILE", default=None,
         help="keep the last ticks of the scheduler and write them when the engine ends, "
              "for `helios replay`")
     add("--record-ticks", type=int, default=0, metavar="N",
         help="ticks to keep at most (default: 100000)")
-    add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"],
+    add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"], default=None,
         help="capacity of the scheduler's tables (default: the smallest that fits)")
+
+
+def declare_operation(sections: Sections) -> None:
+    """What happens around it."""
+    sections.title("operation")
+    add = sections.add
+    add("--log", choices=("text", "json", "off"), default="off",
+        help="a line on standard error for each request, without content (default %(default)s)")
+    add("--vllm-metrics", action="store_true", default=False,
+        help="also export metrics under the vllm: names that dashboards know")
+    add("--restart-engine", type=int, default=0, metavar="N",
+        help="start a failed engine again, at most so often (default %(default)s: answer 503 with "
+             "the cause)")
     add("--drain-seconds", type=int, default=30, metavar="S",
         help="at SIGTERM, time for running answers to finish (default %(default)s)")
 
@@ -93,10 +166,11 @@ def run(args: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT. Raises UserError."""
     from helios_dod.cores.acceptance import authorize
     from helios_dod.cores.reader import open_core
-    from helios_dod.server.launch import Server, reserve_port
+    from helios_dod.server.launch import Server, reserve
 
+    args = settle(args, declare, os.environ)
     options = serve_options(args)
-    held = reserve_port(args.host, args.port)  # before preparation, which may take long
+    held = reserve(options)  # before preparation, which may take long
     if args.core is None:
         from helios_dod.cores.demo import demo_core
 
@@ -159,10 +233,26 @@ def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
     return replace(assets, served_id=assets.served_id + SIMULATED, aliases=())
 
 
+def tls_files(args: argparse.Namespace) -> tuple[Path, Path] | None:
+    """Certificate and key, checked. Raises UserError."""
+    if args.tls_cert is None and args.tls_key is None:
+        return None
+    if args.tls_cert is None or args.tls_key is None:
+        raise UserError("--tls-cert and --tls-key go together")
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(args.tls_cert, args.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"--tls-cert, --tls-key: {error}") from None
+    return args.tls_cert, args.tls_key
+
+
 def serve_options(args: argparse.Namespace) -> "ServeOptions":
     """ServeOptions of the command line. Raises UserError."""
     from helios_dod.frontend.syntaxes import compose
     from helios_dod.runtime.options import EngineOptions
+    from helios_dod.server.access import key_digest
     from helios_dod.server.bootstrap import load_assets
     from helios_dod.server.options import ServeOptions
 
@@ -176,7 +266,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
         engine = partial(run_engine, planner=simulated(args))
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
-                 "speculative_width", "record_ticks"):
+                 "speculative_width", "record_ticks", "frontend_workers", "restart_engine"):
         if getattr(args, name) < 0:
             raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
                             f"got {getattr(args, name)}")
@@ -186,6 +276,11 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             host=args.host, port=args.port, workers=args.workers,
             limits_name=args.limits or "LARGE", queue_capacity=args.queue_capacity,
             model_name=served_id, drain_seconds=args.drain_seconds,
+            frontend_workers=args.frontend_workers, event_capacity=args.event_capacity,
+            body_bytes_max=args.max_body_bytes, log=args.log, ui=not args.no_ui,
+            key_digests=tuple(map(key_digest, api_keys(args))),
+            cors_origins=tuple(args.cors_origin or ()), uds=args.uds,
+            tls=tls_files(args), vllm_metrics=args.vllm_metrics, restarts=args.restart_engine,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,

@@ -24,6 +24,7 @@ class Service:
     engine_pid: scalar(i64)
     parent_pid: scalar(i64)
     draining: scalar(i64)  # 1: the server takes no new requests
+    engine_restarts: scalar(i64)  # times that a failed engine was started again
     engine_stop: scalar(i64)  # 1: workers are gone, the engine ends
     permit_count: scalar(i64)  # rows of `permits` in use
     worker_count: scalar(i64)  # rows of `workers` in use
@@ -49,6 +50,7 @@ class Workers:
 
     pid: i64
     ready: u8  # it serves requests
+    quiet: i64  # engine_restarts for which the worker has let go of the dead engine's memory
     serial: i64  # tags given out by all workers that had this row
     responses: i64[STATUS_COUNT]  # by status class
     streams: i64  # streamed responses begun

@@ -1,0 +1,127 @@
+"""Where the options of `helios serve` come from: the command line, else HELIOS_SERVE_* variables,
+else the file of --config (YAML or TOML), else their defaults."""
+
+import argparse
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from helios_dod.errors import UserError
+
+PREFIX = "HELIOS_SERVE_"
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+class Sections:
+    """Adds options to a parser in titled groups. bare: options that are not given leave no value
+    behind, so that other sources can be asked; the help still names the default."""
+
+    def __init__(self, parser: argparse.ArgumentParser, bare: bool) -> None:
+        self.parser, self.bare = parser, bare
+        self.group: Any = parser
+
+    def title(self, text: str) -> None:
+        """Begins a group."""
+        self.group = self.parser.add_argument_group(text)
+
+    def add(self, name: str, **fields: Any) -> None:
+        """An option, as argparse's add_argument takes it."""
+        if self.bare:
+            default = fields.get("default")
+            fields["help"] = fields["help"].replace("%(default)s", str(default))
+            fields["default"] = argparse.SUPPRESS
+        self.group.add_argument(name, **fields)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The mapping that a configuration file holds. Raises UserError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config: cannot read {path}: {error}") from None
+    try:
+        if path.suffix == ".toml":
+            found: Any = tomllib.loads(text)
+        else:
+            import yaml
+
+            found = yaml.safe_load(text) or {}
+    except Exception as error:  # yaml's and tomllib's own errors say where
+        raise UserError(f"--config: {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"--config: {path}: expected option names and values, "
+                        f"got {type(found).__name__}")
+    return found
+
+
+def words_of(values: Mapping[str, Any], actions: Mapping[str, argparse.Action],
+             source: str) -> list[str]:
+    """Command-line words of options by name, with - or _. Raises UserError naming the source."""
+    words, positional = [], []
+    for key, value in values.items():
+        dest = str(key).replace("-", "_")
+        action = actions.get(dest)
+        if action is None:
+            raise UserError(f"{source}: unknown option {key!r}")
+        if value is None:
+            continue
+        if not action.option_strings:
+            positional.append(str(value))
+        elif action.nargs == 0:
+            truth = str(value).lower()
+            if truth not in TRUE + FALSE:
+                raise UserError(f"{source}: {key}: expected true or false, got {value!r}")
+            if truth in TRUE:
+                words.append(action.option_strings[0])
+        else:
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, dict | list):
+                    raise UserError(f"{source}: {key}: expected a plain value, got {each!r}")
+                words.append(f"{action.option_strings[0]}={each}")
+    return [*words, *positional]
+
+
+def settle(args: argparse.Namespace, declare: Callable[[Sections], None],
+           environment: Mapping[str, str]) -> argparse.Namespace:
+    """All options. args: what the command line gives. Raises UserError."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    declare(Sections(parser, bare=False))
+    actions = {action.dest: action for action in parser._actions}
+    variables = {name.removeprefix(PREFIX).lower(): value for name, value in environment.items()
+                 if name.startswith(PREFIX)}
+    config = getattr(args, "config", None) or variables.pop("config", None)
+    values = parser.parse_args([])
+    sources: list[tuple[str, Mapping[str, Any]]] = []
+    if config is not None:
+        sources.append((str(config), read_file(Path(config))))
+    sources.append(("environment", variables))
+    for source, given in sources:
+        try:
+            found = parser.parse_args(words_of(given, actions, source))
+        except (argparse.ArgumentError, SystemExit) as error:
+            raise UserError(f"{source}: {error}") from None
+        for key in given:
+            dest = str(key).replace("-", "_")
+            setattr(values, dest, getattr(found, dest))
+    for dest, value in vars(args).items():
+        setattr(values, dest, value)
+    return values
+
+
+def api_keys(values: argparse.Namespace) -> list[str]:
+    """Keys of --api-key and --api-key-file (one a line, # begins a comment). Raises UserError."""
+    keys = list(values.api_key or ())
+    if values.api_key_file is not None:
+        try:
+            lines = values.api_key_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--api-key-file: {error}") from None
+        keys += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise UserError(f"--api-key-file: {values.api_key_file} holds no key")
+    if any(not key.strip() or not key.isascii() for key in keys):
+        raise UserError("--api-key: must be ASCII and not empty")
+    return keys
+
+

@@ -1,0 +1,89 @@
+"""Options of `helios serve` from the command line, variables and files."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helios_dod.errors import UserError
+from helios_dod.server.serve_command import add_arguments, declare, serve_options
+from helios_dod.server.settings import settle
+
+
+def options(*words: str, **variables: str) -> Any:
+    """The options of a command line; variables are HELIOS_SERVE_ ones."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    environment = {f"HELIOS_SERVE_{name.upper()}": value for name, value in variables.items()}
+    return settle(parser.parse_args(list(words)), declare, environment)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("a.yaml", "port: 1\nmax-active: 3\ntrust_weights: true\ncors-origin: [a, b]\nhost: null\n"),
+    ("a.toml", 'port = 1\nmax-active = 3\ntrust_weights = true\ncors-origin = ["a", "b"]\n'),
+])
+def test_order_of_sources(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    plain = options()
+    assert (plain.port, plain.max_active, plain.trust_weights, plain.cors_origin) == (
+        8000, 0, False, None)
+    filed = options("--config", str(path))
+    assert (filed.port, filed.max_active, filed.trust_weights) == (1, 3, True)
+    assert filed.cors_origin == ["a", "b"] and filed.host == "127.0.0.1"
+    both = options("--config", str(path), port="2", workers="4")
+    assert (both.port, both.workers, both.max_active) == (2, 4, 3)
+    all_three = options("--config", str(path), "--port", "8000", "core", port="2")
+    assert all_three.port == 8000 and all_three.core == Path("core")
+    assert options(config=str(path)).max_active == 3
+    assert options(trust_weights="off").trust_weights is False
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("prot: 1", ("prot", "unknown")), ("port: x", ("port", "x")), ("- a", ("list",)),
+    ("port: [", ("a.yaml",)), ("trust-weights: maybe", ("trust-weights", "maybe")),
+    ("port: {a: 1}", ("port",)), ("limits: HUGE", ("limits", "HUGE")),
+])
+def test_wrong_files(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        options("--config", str(path))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_wrong_variables_and_missing_files(tmp_path: Path) -> None:
+    for variables in ({"prot": "1"}, {"port": "x"}):
+        with pytest.raises(UserError, match="environment"):
+            options(**variables)
+    with pytest.raises(UserError, match="cannot read"):
+        options("--config", str(tmp_path / "none.yaml"))
+
+
+def test_keys_and_files(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\none\n\ntwo\n")
+    made = serve_options(options("--api-key-file", str(keys), "--api-key", "three"))
+    assert len(set(made.key_digests)) == 3 and b"one" not in made.key_digests
+    keys.write_text("# none\n")
+    for words, name in ((("--api-key-file", str(keys)), "--api-key-file"),
+                        (("--api-key", " "), "--api-key"),
+                        (("--tls-cert", str(keys)), "--tls-key"),
+                        (("--tls-cert", str(keys), "--tls-key", str(keys)), "--tls-cert"),
+                        (("--frontend-workers", "1", "--workers", "2"), "--frontend-workers"),
+                        (("--max-body-bytes", "2G"), "--max-body-bytes"),
+                        (("--restart-engine", "-1"), "--restart-engine")):
+        with pytest.raises(UserError, match=name):
+            serve_options(options(*words))
+
+
+def test_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.print_help()
+    text = capsys.readouterr().out
+    assert "SUPPRESS" not in text and "%(default)" not in text and "(default 8000)" in text
+    for title in ("listening", "admission", "model", "engine", "operation"):
+        assert f"{title}:" in text
