@@ -328,7 +328,10 @@ def test_pending_token_has_one_owner():
     serving, manifest = pair()
     graph_of(serving, "decode").device_pending.buffer = add_buffer(
         manifest, "real", wire.STATE, wire.F32, (wire.SLOTS, 1))
-    refused(serving, manifest, "device_pending.buffer", "STATE of I32")
+    refused(serving, manifest, "device_pending.buffer", "STATE I32 [SLOTS ...]")
+    view = graph_of(serving, "decode").device_pending
+    view.buffer, view.row_stride, view.extent = number(manifest, "page_table"), 0, 0
+    refused(serving, manifest, "device_pending.buffer", "one i32 of each row")
 
 
 def test_states_lie_in_their_rows():

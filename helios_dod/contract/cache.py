@@ -61,7 +61,7 @@ def prepare_cache(
         tables=tuple(PreparedTable(table.buffer, table.page_offset, table.page_group)
                      for table in cache.tables),
         cursor_lag_tokens=cache.cursor_lag_tokens,
-        cursor_state=_prepare_cursor(serving.model, manifest, programs))
+        cursor_state=_prepare_cursor(serving, manifest, programs))
 
 
 def _check_group(group: int, field: str) -> None:
@@ -206,18 +206,18 @@ def _check_updates(
 
 
 def _prepare_cursor(
-    model: contract.ModelContract, manifest: wire.ExecutionManifest,
+    serving: contract.ServingContract, manifest: wire.ExecutionManifest,
     programs: tuple[PreparedProgram, ...],
 ) -> PreparedState | None:
     """The committed state that a completion cursor names: there exactly if graphs report one."""
-    cache, field = model.cache, f"{FIELD}.cursor_state"
-    lag = cache.cursor_lag_tokens
-    require(0 <= lag <= TOKENS_MAX, f"{FIELD}.cursor_lag_tokens", f"0 to {TOKENS_MAX}", lag)
+    cache, field = serving.model.cache, f"{FIELD}.cursor_state"
+    lag, most = cache.cursor_lag_tokens, serving.context_tokens
+    require(0 <= lag <= most, f"{FIELD}.cursor_lag_tokens", f"0 to {most}, the context", lag)
     if not cache.HasField("cursor_state"):
         require(lag == 0, f"{FIELD}.cursor_lag_tokens", "0 without a cursor_state", lag)
         return None
-    require(model.version >= LISTED_VERSION, field, f"none before version {LISTED_VERSION}",
-            model.version)
+    version = serving.model.version
+    require(version >= LISTED_VERSION, field, f"none before version {LISTED_VERSION}", version)
     view = prepare_view(manifest, cache.cursor_state, field)
     buffer = manifest.buffers[view.buffer]
     require(buffer.kind == wire.STATE and buffer.dtype == wire.I32
@@ -225,6 +225,8 @@ def _prepare_cursor(
             "one i32 of each row of a STATE I32 [SLOTS ...]", describe_buffer(buffer))
     require(view.access != contract.WRITE, f"{field}.access", "READ or READ_WRITE",
             contract.Access.Name(view.access))
+    pending = {p.device_pending.buffer for p in programs if p.device_pending is not None}
+    require(view.buffer not in pending, field, "no pending token", buffer.name)
     for access, what in ((contract.READ, "reads it and so reports a draft cursor"),
                          (contract.WRITE, "writes it, which commits it")):
         require(any(covers(program.states, span_of(view), access) for program in programs), field,

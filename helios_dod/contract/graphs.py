@@ -33,6 +33,7 @@ GENERATING = (wire.DECODE, wire.SPECULATIVE, wire.MIXED)
 # Contract versions 1 and 2 are subsets of 3: what a graph may use from which version on.
 DEVICE_PENDING_VERSION = 2
 SPECULATIVE_VERSION = 2
+TOKEN_BYTES = 4
 STATE_ROWS_MAX = 64  # of one request
 
 
@@ -233,8 +234,10 @@ def _prepare_pending(
         require(state.access != contract.WRITE, f"{field}.device_pending.access",
                 "READ or READ_WRITE", contract.Access.Name(state.access))
         buffer = manifest.buffers[state.buffer]
-        require(buffer.kind == wire.STATE and buffer.dtype == wire.I32,
-                f"{field}.device_pending.buffer", "a STATE of I32", describe_buffer(buffer))
+        require(buffer.kind == wire.STATE and buffer.dtype == wire.I32
+                and axes(buffer)[0] == (wire.SLOTS, 1) and state.extent == TOKEN_BYTES,
+                f"{field}.device_pending.buffer", "one i32 of each row of a STATE I32 [SLOTS ...]",
+                describe_buffer(buffer))
         for access in (contract.READ, contract.WRITE):
             listed = covers(states, span_of(state), access)
             require(listed or not state.access & access or model.version < LISTED_VERSION,
