@@ -17,6 +17,7 @@ from helios_dod.cores.reader import open_core
 from helios_dod.cores.writer import Publisher, write_contents, write_core
 from helios_dod.errors import UserError
 from helios_dod.frontend.preparation import Preparer
+from helios_dod.perf import load
 from helios_dod.server.bootstrap import Bootstrap
 from tests.golden import whole
 from tests.tiny_core import TOKENIZER, make_prepared
@@ -303,3 +304,15 @@ def test_diff_that_cannot_compare_is_no_difference(capsys, core, tmp_path):
     (core / "resources" / "tokenizer.zst").write_bytes(b"")
     status, out, err = run(capsys, "diff", core, core)
     assert (status, out) == (2, "") and err.startswith("helios diff: ") and "tokenizer" in err
+
+
+def test_perf_load_says_what_is_in_its_figures(tmp_path):
+    """The program part is what is read and validated; the frontend what a worker makes of it."""
+    figures = load.run(write(tmp_path, whole(3)), repeats=1)
+    parts = {"open", "authorize", "manifest", "contract", "tokenizer", "chat_template",
+             "token_bytes"}
+    for name, wanted in (("cold_ms", parts | {"program"}), ("warm_ms", parts | {"program"}),
+                         ("frontend_ms", {"assets", "preparer", "frontend"})):
+        assert figures[name].keys() == wanted and min(figures[name].values()) >= 0
+    assert figures["cold_ms"]["program"] > figures["cold_ms"]["contract"] > 0
+    assert figures["weight_bytes"] == 4096

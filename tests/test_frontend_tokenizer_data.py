@@ -2,6 +2,7 @@
 """
 
 import copy
+import gc
 import json
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -191,3 +192,16 @@ def test_a_text_that_the_tokenizer_gives_up_on_is_refused_to_its_request():
     body = b'{"model": "default", "messages": [{"role": "user", "content": "a b"}]}'
     with pytest.raises(RequestError, match="The tokenizer refused 'messages'"):
         preparer.prepare(decode_chat(body), 100)
+
+
+def test_collection_goes_on_after_a_load():
+    assets = assets_of(byte_level(), "{{ messages }}")
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            Preparer(assets)
+            with pytest.raises(TokenizerError):
+                Preparer(replace_fields(assets, tokenizer_json=b"no JSON"))
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()

@@ -1,6 +1,9 @@
 """From a decoded request to submissions: template, tokens, limits, sampling, seeds."""
 
+import gc
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -74,6 +77,19 @@ def check_table(table: ByteTable, ids: np.ndarray) -> None:
                         f"tokenizer, the first is {bare.min()}")
 
 
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Without garbage collection: a tokenizer's data is a hundred thousand containers, all of them
+    in use, and looking through them again and again takes longer than making them."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
 class Preparer:
     """Tokenizer and template of one core. Loading takes up to a second for large vocabularies.
 
@@ -82,8 +98,9 @@ class Preparer:
     def __init__(self, assets: Assets) -> None:
         self.assets = assets
         syntax = assets.output
-        self.encoder = PromptEncoder(
-            assets.tokenizer_json, syntax.tokens if syntax else (), assets.input_vocabulary)
+        with collection_paused():
+            self.encoder = PromptEncoder(
+                assets.tokenizer_json, syntax.tokens if syntax else (), assets.input_vocabulary)
         check_table(assets.byte_table, self.encoder.ids)
         self.template = ChatTemplate(assets.chat_template, assets.template_tokens) \
             if assets.chat_template else None

@@ -75,12 +75,15 @@ def load(options: argparse.Namespace) -> int:
           f"{result['warm_ms']['program']} ms warm:")
     for name, value in result["cold_ms"].items():
         print(f"    {name:14} {value:9.2f}  warm {result['warm_ms'][name]:9.2f}")
+    print("frontend {frontend} ms: assets {assets}, tokenizer, template, syntax {preparer}".format(
+        **result["frontend_ms"]))
     print(f"weights, {result['weight_bytes']} bytes on {result['threads']} threads: trusted "
           f"{result['weights_trusted_ms']} ms, verified {result['weights_verified_ms']} ms; plain "
           f"SHA-256 {result['sha256_ms']} ms; {result['of_sha256_rate']} of its rate")
     if options.start:
-        print("start to a loaded engine: verified {verified} ms, trusted {trusted} ms".format(
-            **result["start_ms"]))
+        print("start to a loaded engine: verified {verified} ms, trusted {trusted} ms; the first, "
+              "which compiles what is not in the code cache, {first} ms".format(
+                  **result["start_ms"]))
     return 0
 
 

@@ -1,5 +1,9 @@
 """How long a core takes to load, by phase, and how its verification compares with plain SHA-256.
 
+The program part is everything that is read of a core but weights, verified, decoded and validated.
+The frontend is what a worker then makes of it: tokenizer, template, byte table, output syntax. An
+engine starts with the first, a worker with both, side by side.
+
 Everything but weights is measured in this process right after start, then again; the first time is
 the cold one. Verification and the reference run in turn, so that both see the same machine.
 """
@@ -41,6 +45,19 @@ def program_part(path: Path) -> tuple[dict[str, float], Any]:
     return phases, core
 
 
+def frontend_part(core: Any) -> dict[str, float]:
+    """Milliseconds of what a worker makes of a core, what it reads included."""
+    from helios_dod.frontend.preparation import Preparer
+    from helios_dod.server.bootstrap import Bootstrap
+
+    contract = core.prepared(core.manifest())
+    phases = {}
+    phases["assets"], bootstrap = clock(lambda: Bootstrap.of(core, contract))
+    phases["preparer"], _ = clock(lambda: Preparer(bootstrap.assets))
+    phases["frontend"] = sum(phases.values())
+    return phases
+
+
 def plain_sha256(arrays: list[np.ndarray], threads: int) -> None:
     """The reference: every byte hashed once, an equal share a thread."""
     parts = [part for data in arrays for part in np.array_split(data, threads)]
@@ -49,8 +66,10 @@ def plain_sha256(arrays: list[np.ndarray], threads: int) -> None:
 
 
 def start_times(path: Path, repeats: int) -> dict[str, float]:
-    """Milliseconds from a path to a loaded engine, with and without verified weights; what is
-    compiled comes from the cache."""
+    """Milliseconds from a path to a loaded engine, with and without verified weights.
+
+    The first start is a figure of its own: it compiles what the code cache does not have, which
+    takes most of a minute after a change of sources."""
     from helios_dod.executors.host.executor import HostExecutor
     from helios_dod.runtime.native_model import NativeModel
     from helios_dod.runtime.selection import Options
@@ -58,14 +77,17 @@ def start_times(path: Path, repeats: int) -> dict[str, float]:
     def start(trust: bool) -> NativeModel:
         return NativeModel.load(path, Options(), HostExecutor(0), trust_weights=trust)
 
+    first, model = clock(partial(start, True))
+    model.close()
     found: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(repeats + 1):  # the first pair warms caches and is not counted
+    for _ in range(repeats):
         for trust in (False, True):
             spent, model = clock(partial(start, trust))
             found[trust].append(spent)
             model.close()
-    return {name: round(statistics.median(found[trust][1:]), 1)
-            for name, trust in (("verified", False), ("trusted", True))}
+    return {"first": round(first, 1)} | {
+        name: round(statistics.median(found[trust]), 1)
+        for name, trust in (("verified", False), ("trusted", True))}
 
 
 def run(path: Path, repeats: int = 7) -> dict[str, Any]:
@@ -80,6 +102,7 @@ def run(path: Path, repeats: int = 7) -> dict[str, Any]:
     cold, core = program_part(path)
     spent = (time.process_time() - spent) * 1e3
     warm = [program_part(path)[0] for _ in range(repeats)]
+    made = [frontend_part(core) for _ in range(repeats)]
     trusted, mapped = clock(lambda: core.weights(trust=True))
     arrays, threads = list(mapped.values()), os.cpu_count() or 1
     nbytes = sum(data.size for data in arrays)
@@ -95,6 +118,8 @@ def run(path: Path, repeats: int = 7) -> dict[str, Any]:
         "cold_cpu_ms": round(spent, 1),
         "warm_ms": {name: round(statistics.median(part[name] for part in warm), 2)
                     for name in cold},
+        "frontend_ms": {name: round(statistics.median(part[name] for part in made), 2)
+                        for name in made[0]},
         "weights_trusted_ms": round(trusted, 2),
         "weights_verified_ms": round(statistics.median(verify), 2),
         "sha256_ms": round(statistics.median(reference), 2),
