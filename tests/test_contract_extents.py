@@ -268,6 +268,13 @@ def test_syntax_data_is_carried_plain():
         prepared.output.tokens = ()
 
 
+def test_a_model_has_a_frontend():
+    """An absent message would read as selectors that select nothing."""
+    serving, manifest = pair()
+    serving.model.ClearField("frontend")
+    refused(serving, manifest, "contract.model.frontend", "a FrontendContract, got none")
+
+
 def test_syntax_pairings():
     def frontend_of(change):
         serving, manifest = with_output()

@@ -168,6 +168,23 @@ def test_prepare(capsys, tmp_path):
     assert main([*arguments, "--overwrite"]) == 0
 
 
+@pytest.mark.parametrize("file, change, problem", [
+    ("tokenizer_config.json", lambda d: d.update(chat_template="{% if %}"), "chat template: "),
+    ("tokenizer.json", lambda d: d.update(normalizer={"type": "NFC", "more": 1}),
+     "tokenizer: Object contains unknown field `more`"),
+])
+def test_prepare_writes_nothing_that_no_server_would_start_with(
+        capsys, tmp_path, file, change, problem):
+    checkpoint = shutil.copytree(FIXTURES / "qwen2", tmp_path / "checkpoint")
+    data = json.loads((checkpoint / file).read_text())
+    change(data)
+    (checkpoint / file).write_text(json.dumps(data))
+    target = tmp_path / "made.core"
+    assert problem in refused(
+        capsys, "prepare", "--checkpoint", str(checkpoint), "--out", str(target), "--lanes", "4")
+    assert not target.exists()
+
+
 def test_overwrite_replaces_nothing_but_a_core(capsys, tmp_path):
     notes, folder, link = tmp_path / "notes.txt", tmp_path / "folder", tmp_path / "link"
     notes.write_text("mine")

@@ -270,6 +270,8 @@ def test_one_leading_space_is_stripped_where_asked():
 def test_start_states(name, prompt, expected):
     tokenizer = CaseTokenizer(CATALOG[name])
     assert start_state(tokenizer.bound, tokenizer.ids_of(prompt), tokenizer.table) == expected
+    sentinels = [len(tokenizer.table), *tokenizer.ids_of(prompt)]  # of an image: beyond the table
+    assert start_state(tokenizer.bound, sentinels, tokenizer.table) == expected
     spelled = list(prompt.encode())
     if "think" in prompt and name != "xtml":  # tags spelled in text open nothing
         assert start_state(tokenizer.bound, spelled, tokenizer.table) == Start.CONTENT

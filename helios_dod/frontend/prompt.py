@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from helios_dod.frontend.template import MARK
-from helios_dod.frontend.tokenizer_data import IDS_MAX, TokenizerError, by_name, read_tokenizer
+from helios_dod.frontend.tokenizer_data import TokenizerError, by_name, read_tokenizer
+from helios_dod.frontend.tokenizer_parts import IDS_MAX
 
 PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
 SEAL_CHARACTERS = 4

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.writer import Publisher, check_target, write_core
+from helios_dod.frontend.prompt import PromptEncoder
+from helios_dod.frontend.template import ChatTemplate
 from helios_dod.ignition.checkpoints import open_checkpoint
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.options import Options
@@ -26,7 +28,7 @@ def make_core(
     """Prepares `checkpoint` into the core folder `target`, accepted by this user, with progress.
 
     target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16.
-    Raises PreparationError, CoreError, ContractError."""
+    Raises PreparationError, CoreError, ContractError, UserError."""
     check_target(target, overwrite)  # before the work; the writer looks again under its lock
     key = user_key(key_path)
     opened = open_checkpoint(checkpoint)
@@ -34,6 +36,7 @@ def make_core(
         prepared = prepare(opened, options, recipe)
     else:
         prepared = _for_cuda(opened, options, recipe)
+    check_frontend(prepared)
     with Progress(f"preparing {target.name}", prepared.weights.nbytes) as progress:
         write_core(
             prepared,
@@ -43,6 +46,15 @@ def make_core(
             overwrite=overwrite,
             progress=progress,
         )
+
+
+def check_frontend(prepared: Prepared) -> None:
+    """Refuses a tokenizer or chat template that no server would start with, before any weight is
+    written. Raises UserError."""
+    model = prepared.contract.model
+    PromptEncoder(prepared.tokenizer_json, model.frontend.output.tokens, model.input_vocabulary)
+    if prepared.chat_template:
+        ChatTemplate(prepared.chat_template, dict(model.frontend.template_tokens))
 
 
 def _for_cuda(opened: Checkpoint, options: Options, recipe: str | None) -> Prepared:
