@@ -14,6 +14,7 @@ import numpy as np
 
 from helios_dod.executors.base import DeviceError, Executor
 from helios_dod.grammars.base import Desk, GrammarWorker
+from helios_dod.limits import COPY_QUEUES
 from helios_dod.recording import Recorder
 from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.system import kernel, load_acquire
@@ -50,6 +51,27 @@ def to_launch(world, launched, out):
 
 
 @kernel
+def to_copy(world, started, out):
+    """(first, end) of each queue's commands from number started[queue] on, which advances; True if
+    there are any."""
+    copies, found = world[0].copies, False
+    for queue in range(out.shape[0]):
+        out[queue, 0], out[queue, 1] = started[queue], copies.end[queue]
+        found |= started[queue] < copies.end[queue]
+        started[queue] = copies.end[queue]
+    return found
+
+
+@kernel
+def fail_copies(world, queue):
+    """Every command of a queue in flight has failed."""
+    copies = world[0].copies
+    for number in range(copies.finished[queue], copies.end[queue]):
+        copies.failed[queue, number % copies.kind.shape[1]] = 1
+    copies.finished[queue] = copies.end[queue]
+
+
+@kernel
 def undelivered(world):
     """Rows that wait for room in an egress ring."""
     return world[0].requests.emit_end - world[0].requests.emit_first
@@ -69,7 +91,10 @@ def retirable(world):
 
 @kernel
 def busy(world):
-    """True while a frame is in flight, a slot is held or something waits for room."""
+    """True while a frame or a copy is in flight, a slot is held or something waits for room."""
+    for queue in range(world[0].copies.first.shape[0]):
+        if world[0].copies.first[queue] != world[0].copies.end[queue]:
+            return True
     for frame in range(world[0].frames.state.shape[0]):
         if world[0].frames.state[frame] != FREE:
             return True
@@ -109,6 +134,9 @@ class Engine:
             world[0]["settings"]["masked"] = 0  # nobody makes masks: such requests are rejected
         self._launched = int(world[0]["frames"]["next_sequence"]) - 1
         self._launches = np.zeros((len(world[0]["frames"]["state"]), 3), np.int64)
+        self._tiers = bool(world[0]["tiers"]["place_count"][0])
+        self._started = world[0]["copies"]["end"].copy()
+        self._copies = np.zeros((COPY_QUEUES, 2), np.int64)
         self._ends = np.zeros(len(world[0]["egress"]["kind"]), np.int64)
         self._seen = self._ends.copy()
         self.failure: DeviceError | None = None
@@ -121,11 +149,13 @@ class Engine:
         self.woken_frontends()
         retirable(self.world)
         undelivered(self.world)
+        to_copy(self.world, self._started, self._copies)
+        fail_copies(self.world, 0)
         self.idle()
 
     def step(self) -> bool:
         """One tick and its launches. True if a frame was launched."""
-        begin(self.world, self.clock(), self._poll())
+        self.begin()
         if self.recorder is not None:
             self.recorder.begin()
         if tick_first(self.world):
@@ -134,6 +164,24 @@ class Engine:
         if self.recorder is not None:
             self.recorder.end()
         return self.launch()
+
+    def begin(self) -> None:
+        """What a tick begins with: the time, and what the executor has finished."""
+        begin(self.world, self.clock(), self._poll())
+        if self._tiers:
+            self._end_copies()
+
+    def _end_copies(self) -> None:
+        """Copies that ended; after a device error all of them have failed."""
+        try:
+            for queue in range(COPY_QUEUES):
+                if self.failure is None:
+                    self.world[0]["copies"]["finished"][queue] = self.executor.copied(queue)
+        except DeviceError as error:
+            self._fail(error)
+        if self.failure is not None:
+            for queue in range(COPY_QUEUES):
+                fail_copies(self.world, queue)
 
     def stamp(self) -> None:
         """The time of tokens that `accept` has just validated; nobody else's tokens are timed."""
@@ -147,7 +195,18 @@ class Engine:
             self._launch(frame, program, sequence)
         if self.desk is not None:
             self.desk.hand_over()
+        if self._tiers and to_copy(self.world, self._started, self._copies):
+            self._copy()
         return bool(count)
+
+    def _copy(self) -> None:
+        """Hands new copies to the executor; after a device error they fail in the next tick."""
+        for queue, (first, end) in enumerate(self._copies.tolist()):
+            if first < end and self.failure is None:
+                try:
+                    self.executor.copy(queue, first, end)
+                except DeviceError as error:
+                    self._fail(error)
 
     def _poll(self) -> int:
         """Newest finished sequence; after a device error, every launched frame counts as failed."""

@@ -25,6 +25,8 @@ PAGE_TOKENS_MAX = 16  # tokens of one page
 MASK_BITS = 32  # tokens of one word of a grammar mask
 MATCH_WINDOW = 16  # pages whose cache lines are asked for together while matching
 GROUPS_MAX = 2  # page groups (windowed and full histories)
+TIERS_MAX = 2  # where pages go from the device: host memory, disk
+COPY_QUEUES = 2  # copies between device and memory; copies that the disk takes part in
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
 
 
@@ -46,6 +48,7 @@ class Limits:
     bindings_max: int
     staging_words_max: int  # 4-byte words of one frame's staging
     page_updates_max: int  # page-table entries uploaded by one frame
+    copies_max: int  # copies of pages in flight of one queue
     frontends_max: int
     mask_words_max: int  # of one grammar mask
     grammar_words_max: int  # of one grammar's text
@@ -106,11 +109,11 @@ class Limits:
 
 TEST_MIN = Limits(
     "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=1,
-    pages_max=24, pages_per_request_max=32, context_max=512, blocks_max=12,
+    pages_max=48, pages_per_request_max=32, context_max=512, blocks_max=12,
     programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
     mask_words_max=64, grammar_words_max=256,
     frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
-    vocabulary_max=64, piece_bytes_max=512, stop_bytes_max=64, stop_tokens_max=64,
+    copies_max=4, vocabulary_max=64, piece_bytes_max=512, stop_bytes_max=64, stop_tokens_max=64,
 )
 SMALL = Limits(
     "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=1,
@@ -118,7 +121,7 @@ SMALL = Limits(
     programs_max=64, bindings_max=2048, staging_words_max=786_432, page_updates_max=2048,
     mask_words_max=8192, grammar_words_max=32_768,
     frontends_max=4, ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
-    vocabulary_max=524_288, piece_bytes_max=8_388_608,
+    copies_max=256, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 MEDIUM = Limits(
     "MEDIUM", requests_max=1024, slots_max=256, lanes_max=256, packed_max=4096, width_max=8,
@@ -126,7 +129,7 @@ MEDIUM = Limits(
     programs_max=128, bindings_max=4096, staging_words_max=2_621_440, page_updates_max=8192,
     mask_words_max=8192, grammar_words_max=65_536,
     frontends_max=8, ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
-    vocabulary_max=524_288, piece_bytes_max=8_388_608,
+    copies_max=512, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 LARGE = Limits(
     "LARGE", requests_max=4096, slots_max=1024, lanes_max=1024, packed_max=16_384, width_max=8,
@@ -134,6 +137,6 @@ LARGE = Limits(
     programs_max=256, bindings_max=8192, staging_words_max=9_437_184, page_updates_max=32_768,
     mask_words_max=8192, grammar_words_max=65_536,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
-    vocabulary_max=524_288, piece_bytes_max=8_388_608,
+    copies_max=1024, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE)}

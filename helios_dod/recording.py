@@ -1,10 +1,10 @@
 """The flight recorder: the last ticks' inputs, and a world that can run them again.
 
 A tick is a function of the world and of what enters it before the tick: time, fences, the rings'
-positions and new rows, the completions of finished frames, and grammar masks. The recorder keeps
-these for the newest ticks, and a second world, the tail, in the state before the oldest of them: an
-entry that leaves is executed on the tail, so memory is bounded and nothing is ever copied whole
-while serving.
+positions and new rows, the completions of finished frames, grammar masks, and copies that ended.
+The recorder keeps these for the newest ticks, and a second world, the tail, in the state before the
+oldest of them: an entry that leaves is executed on the tail, so memory is bounded and nothing is
+ever copied whole while serving.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ TICKS = 100_000
 MEMORY_BYTES = 256 << 20
 # Written by frontends, the device or the loop; all else of a world is a tick's own doing.
 EDGES = {"ingress": ("*",), "completions": ("*",), "egress": ("first",), "frames": ("error",),
-         "grammars": ("masks", "answer")}
+         "grammars": ("masks", "answer"), "copies": ("finished", "failed")}
 TOP_COLUMNS = ("top_tokens", "top_logprobs")
 PACKED_COLUMNS = ("scores",)
 
@@ -72,6 +72,8 @@ class Entry(msgspec.Struct, array_like=True):
     rows: list[Row]
     finished: list[Finished]
     masks: list[Mask]
+    copied: bytes  # ended copies of each queue
+    failed: list[tuple[int, int]]  # (queue, number) of those among the newest that failed
     completed_ns: int = 0  # the time of observed tokens, which is read inside the tick
     decisions: int = 0
     nbytes: int = 0
@@ -110,6 +112,7 @@ class Inputs:
         self.wants_top = w["requests"]["top_logprobs"]
         self.lane_slot, self.slot_request = w["lanes"]["slot"], w["slots"]["request"]
         self.counters, self.grammars = w["counters"], w["grammars"]
+        self.copies = w["copies"]
         self.jobs = job_buffers(self.world)
 
     def read(self, before: np.ndarray) -> Entry:
@@ -125,7 +128,8 @@ class Inputs:
             self.egress["seen"].tobytes(), rows,
             [self._finished(frame) for frame in np.nonzero(ended)[0].tolist()],
             [Mask(row, int(self.grammars["seen"][row]), self._mask(row).tobytes())
-             for row in np.nonzero(self.grammars["seen"])[0].tolist()])
+             for row in np.nonzero(self.grammars["seen"])[0].tolist()],
+            self.copies["finished"].tobytes(), self._failed())
         entry.nbytes = 256 + sum(64 + len(mask.words) for mask in entry.masks) + sum(
             64 + len(row.payload) + sum(map(len, row.columns)) for row in rows) + sum(
             64 + sum(map(len, done.columns)) for done in entry.finished)
@@ -160,6 +164,13 @@ class Inputs:
             (column[frame, :self.extent(frame, name)] if column.ndim > 1 else column[frame])
             .tobytes() for name, column in self.done_columns.items()])
 
+    def _failed(self) -> list[tuple[int, int]]:
+        """Copies that have ended since the last tick, and failed."""
+        failed = self.copies["failed"]
+        ends = zip(self.copies["first"].tolist(), self.copies["finished"].tolist(), strict=True)
+        return [(queue, number) for queue, (first, end) in enumerate(ends)
+                for number in range(first, end) if failed[queue, number % failed.shape[1]]]
+
     def write(self, entry: Entry) -> None:
         """Lets an entry's inputs enter this world, as they entered the recorded one."""
         self.clock["tick"] += 1
@@ -168,6 +179,9 @@ class Inputs:
         self.frames["error"][:] = np.frombuffer(entry.errors, np.int32)
         self.ingress["seen"][:] = np.frombuffer(entry.ingress_seen, np.int64)
         self.egress["seen"][:] = np.frombuffer(entry.egress_seen, np.int64)
+        self.copies["finished"][:] = np.frombuffer(entry.copied, np.int64)
+        for queue, number in entry.failed:
+            self.copies["failed"][queue, number % self.copies["failed"].shape[1]] = 1
         for row in entry.rows:
             for column, data in zip(self.row_columns, row.columns, strict=True):
                 place = column[row.frontend, row.row:row.row + 1]

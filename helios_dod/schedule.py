@@ -14,17 +14,20 @@ from helios_dod.systems.preempt import preempt
 from helios_dod.systems.publish import publish
 from helios_dod.systems.receive import receive
 from helios_dod.systems.reserve import reserve
+from helios_dod.systems.restore import restore
 from helios_dod.systems.retire import retire
+from helios_dod.systems.settle import settle
 from helios_dod.systems.stop import stop
 from helios_dod.systems.submit import submit
 
 TICK: tuple[System, ...] = (
-    receive, collect, accept, stop, constrain, publish, retire, match, admit, evict, preempt,
-    compose, reserve, pack, submit, emit,
+    receive, collect, accept, stop, constrain, publish, retire, settle, match, admit, evict,
+    preempt, restore, compose, reserve, pack, submit, emit,
 )
 
-(run_receive, run_collect, run_accept, run_stop, run_constrain, run_publish, run_retire, run_match,
- run_admit, run_evict, run_preempt, run_compose, run_reserve, run_pack, run_submit, run_emit) = (
+(run_receive, run_collect, run_accept, run_stop, run_constrain, run_publish, run_retire, run_settle,
+ run_match, run_admit, run_evict, run_preempt, run_restore, run_compose, run_reserve, run_pack,
+ run_submit, run_emit) = (
     step.run for step in TICK)
 
 
@@ -44,10 +47,12 @@ def tick_rest(world):
     run_constrain(world)
     run_publish(world)
     run_retire(world)
+    run_settle(world)
     run_match(world)
     run_admit(world)
     run_evict(world)
     run_preempt(world)
+    run_restore(world)
     run_compose(world)
     run_reserve(world)
     run_pack(world)

@@ -44,10 +44,31 @@ SLOT_ADMITTED = 1  # device state of the slot is not initialised yet
 SLOT_PREFILL = 2  # prompt tokens remain to be submitted
 SLOT_DECODE = 3  # every prompt token is submitted
 SLOT_DRAINING = 4  # finished or cancelled, frames in flight still name it
+SLOT_RESTORING = 5  # waits for pages of its text that are not on the device
 
 # pages.state
 PAGE_PRIVATE = 1
 PAGE_IMMUTABLE = 2
+PAGE_LEAVING = 3  # immutable, being copied to host memory
+PAGE_RESTORING = 4  # being copied from host memory to its place on the device
+PAGE_FETCHING = 5  # being copied from disk to its place on the device
+PAGE_OFFLOADED = 6  # in host memory
+PAGE_SINKING = 7  # in host memory, being copied to disk
+PAGE_STORED = 8  # on disk
+
+# tiers: where pages go from the device
+TIER_MEMORY = 0
+TIER_DISK = 1
+
+# copies: queues
+QUEUE_MEMORY = 0  # between device and memory
+QUEUE_DISK = 1  # what the disk takes part in, so that it holds up no restore from memory
+
+# copies.kind
+COPY_OFFLOAD = 1  # device -> memory
+COPY_RESTORE = 2  # memory -> device
+COPY_SINK = 3  # memory -> disk
+COPY_FETCH = 4  # disk -> device
 
 # frames.state
 FRAME_COMPOSED = 1  # lanes chosen, pages reserved

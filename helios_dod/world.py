@@ -7,6 +7,7 @@ import numpy as np
 
 from helios_dod.limits import NO_ROW, Limits
 from helios_dod.schema import Table, world_dtype
+from helios_dod.tables.copies import Copies
 from helios_dod.tables.frames import Frames, Lanes
 from helios_dod.tables.grammars import Grammars
 from helios_dod.tables.pages import Pages
@@ -18,11 +19,12 @@ from helios_dod.tables.rings import Egress, Ingress
 from helios_dod.tables.settings import Clock, Counters, Settings
 from helios_dod.tables.slots import Slots
 from helios_dod.tables.stops import Stops
+from helios_dod.tables.tiers import Tiers
 from helios_dod.tables.tokens import Tokens
 
 TABLES: tuple[Table, ...] = (
-    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Frames, Lanes, Programs,
-    Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces, Grammars,
+    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Tiers, Copies, Frames,
+    Lanes, Programs, Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces, Grammars,
 )
 
 LINKS = {  # columns that name no row when unused
@@ -31,7 +33,8 @@ LINKS = {  # columns that name no row when unused
     "tokens": ("owner",),
     "slots": ("request", "pages", "published_page", "feature_slot", "grammar"),
     "grammars": ("slot",),
-    "pages": ("owner", "parent", "older", "newer", "oldest", "newest"),
+    "pages": ("owner", "place", "parent", "older", "newer", "oldest", "newest"),
+    "tiers": ("oldest", "newest"),
     "prefixes": ("page",),
     "frames": ("program",),
 }
@@ -70,6 +73,21 @@ def fill_free(table: np.void, count: int) -> None:
     """Puts rows 0..count-1 on the table's free stack; row 0 is taken first."""
     table["free"][:count] = np.arange(count - 1, -1, -1, dtype=np.int32)
     table["free_count"] = count
+
+
+def fill_pages(world: np.ndarray, device: int, tiers: tuple[int, ...] = ()) -> None:
+    """Frees the rows and places of pages: `device` of the backed cache and those of each tier."""
+    pages, behind = world[0]["pages"], world[0]["tiers"]
+    fill_free(pages, device)
+    pages["page_count"] = device
+    first = device
+    for tier, count in enumerate(tiers):
+        behind["first"][tier] = first
+        behind["place_count"][tier] = behind["free_count"][tier] = count
+        pages["free"][first : first + count] = np.arange(count - 1, -1, -1, dtype=np.int32)
+        first += count
+    pages["rows"][:first] = np.arange(first - 1, -1, -1, dtype=np.int32)
+    pages["row_count"] = first
 
 
 def attach(limits: Limits, memory: memoryview) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The one interface between the scheduler and a device."""
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,6 +54,21 @@ class Executor(Protocol):
         staging_first: STAGING buffer index -> first word in `world[0].staging.words[frame]`.
         COMPLETION buffers are columns of `world[0].completions`."""
 
+    def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
+        """Makes room for pages behind the device: in host memory, and in a mapped file, which is
+        the executor's from then on. Called once, after `load`, if there is to be any."""
+
+    def copy(self, queue: int, first: int, end: int) -> None:
+        """Starts the commands `first` to `end` - 1 of row `queue` of `world[0].copies`;
+        asynchronous. Nothing in flight reads or writes the places that they name: a page is
+        offloaded after the fence of the program that wrote it, and a program that reads a restored
+        page is submitted after its copy has ended. So copies need no order with submissions, only
+        among themselves."""
+
+    def copied(self, queue: int) -> int:
+        """Commands of a queue that have ended, counted from its first; those that failed are marked
+        in `world[0].copies.failed`. They end in order."""
+
     def submit(self, frame: int, program: int, sequence: int) -> None:
         """Launches `program` (index into manifest.programs) on a frame; asynchronous."""
 
@@ -60,10 +76,10 @@ class Executor(Protocol):
         """Newest finished sequence, 0 before any. Programs finish in submission order."""
 
     def descriptor(self) -> int:
-        """An eventfd that becomes readable when a program finishes."""
+        """An eventfd that becomes readable when a program or a copy finishes."""
 
     def drain(self) -> None:
-        """Waits for every submitted program."""
+        """Waits for every submitted program and copy."""
 
     def close(self) -> None:
         """Drains, then frees everything."""

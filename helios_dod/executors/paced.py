@@ -1,10 +1,10 @@
 """The simulated executor at real pace: its programs end when the wall clock says so."""
 
+import heapq
 import os
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
@@ -22,28 +22,45 @@ class PacedExecutor(SimulatedExecutor):
 
     def __init__(self, contract: PreparedContract, cost: Callable[[int], int]) -> None:
         super().__init__(contract, WallClock(), cost)
-        self._timer = SimpleQueue[int | None]()
+        self._due: list[int] = []  # a heap
+        self._changed = threading.Condition()
+        self._closing = False
         self._thread = threading.Thread(target=self._tell, name="simulated device", daemon=True)
         self._thread.start()
 
     def submit(self, frame: int, program: int, sequence: int) -> None:
         """Queues a program behind the one before it, from now on."""
         super().submit(frame, program, sequence)
-        self._timer.put(self._ends[-1][0])
+        self._expect(self._ends[-1][0])
+
+    def copy(self, queue: int, first: int, end: int) -> None:
+        """Queues copies behind those before them, from now on."""
+        super().copy(queue, first, end)
+        self._expect(*[queued for queued, number, _ in self._copies[queue] if number >= first])
+
+    def _expect(self, *ends: int) -> None:
+        with self._changed:
+            for end in ends:
+                heapq.heappush(self._due, end)
+            self._changed.notify()
 
     def _tell(self) -> None:
-        while (end := self._timer.get()) is not None:
-            time.sleep(max(end - time.monotonic_ns(), 0) / 1e9)
-            os.eventfd_write(self._descriptor, 1)
+        with self._changed:
+            while not self._closing:
+                left = self._due[0] - time.monotonic_ns() if self._due else None
+                if left is None or left > 0:
+                    self._changed.wait(None if left is None else left / 1e9)
+                    continue
+                heapq.heappop(self._due)
+                os.eventfd_write(self._descriptor, 1)
 
-    def drain(self) -> None:
-        """Waits for the last end."""
-        while (end := self.next_end()) is not None:
-            time.sleep(max(end - time.monotonic_ns(), 0) / 1e9)
-            self.poll()
+    def _pass(self, end: int) -> None:
+        time.sleep(max(end - time.monotonic_ns(), 0) / 1e9)
 
     def close(self) -> None:
         """Drains, then ends the timer."""
-        self._timer.put(None)
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
         self._thread.join()
         super().close()

@@ -6,7 +6,9 @@ page, a stale table entry or a skipped write changes the tokens. `expected_token
 from the token list alone.
 """
 
+import mmap
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,9 +17,13 @@ import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import EOS_MAX, MASK_BITS
+from helios_dod.limits import COPY_QUEUES, EOS_MAX, MASK_BITS
 from helios_dod.system import float_bits, kernel
 from helios_dod.terms import (
+    COPY_FETCH,
+    COPY_OFFLOAD,
+    COPY_RESTORE,
+    COPY_SINK,
     OP_INITIALIZE,
     SOURCE_CONSUMED,
     SOURCE_GENERATED,
@@ -204,6 +210,22 @@ class FixedCost:
         return self.program_ns + self.packed_ns * packed
 
 
+@dataclass(frozen=True)
+class CopyCost:
+    """Nanoseconds of a page's copy, by queue."""
+
+    memory_ns: int = 2_000
+    disk_ns: int = 10_000
+
+    def __call__(self, queue: int) -> int:
+        return self.disk_ns if queue else self.memory_ns
+
+
+def sound() -> tuple[bool, int]:
+    """The default of SimulatedExecutor.fault: no copy fails or is late."""
+    return False, 0
+
+
 class SimulatedExecutor:
     """Executor of virtual time: a program's results appear when the clock reaches its end."""
 
@@ -213,6 +235,12 @@ class SimulatedExecutor:
     def __init__(self, contract: PreparedContract, clock: VirtualClock,
                  cost: Callable[[int], int] = FixedCost()) -> None:
         self.contract, self.clock, self.cost = contract, clock, cost
+        self.copy_cost = CopyCost()
+        self.fault = sound  # of the next copy: (it fails, nanoseconds that it is late)
+        self.memory = self.disk = np.zeros((0, 0), np.uint64)
+        # Of each queue (end, number, failed), oldest first.
+        self._copies: list[deque[tuple[int, int, bool]]] = [deque() for _ in range(COPY_QUEUES)]
+        self._copied = [0] * COPY_QUEUES
         # (end, sequence, frame, program), oldest first.
         self._ends: list[tuple[int, int, int, int]] = []
         self._finished = 0
@@ -242,9 +270,55 @@ class SimulatedExecutor:
         self._free_ns = max(self._free_ns, self.clock()) + self.cost(packed)
         self._ends.append((self._free_ns, sequence, frame, program))
 
+    def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
+        """Shadow contents of the tiers."""
+        self.memory = np.zeros((memory_pages, self.page_tokens), np.uint64)
+        if disk is not None:
+            self.disk = np.frombuffer(disk, np.uint64).reshape(-1, self.page_tokens)
+
+    def copy(self, queue: int, first: int, end: int) -> None:
+        """Queues copies behind those before them. What is copied shows at its end; before, the
+        place that it goes to holds nothing of use."""
+        queued = self._copies[queue]
+        for number in range(first, end):
+            target, place = self._ends_of(queue, number)[1]
+            target[place] = mix(np.uint64(number))
+            failed, late_ns = self.fault()
+            began = max(queued[-1][0] if queued else 0, self.clock())
+            queued.append((began + self.copy_cost(queue) + late_ns, number, failed))
+
+    def _ends_of(self, queue: int, number: int) -> tuple[tuple[np.ndarray, int], ...]:
+        """(contents, place) that a command copies from, and to."""
+        copies = self.world[0]["copies"]
+        k = number % copies["kind"].shape[1]
+        source, target = {
+            COPY_OFFLOAD: (self.cache, self.memory), COPY_RESTORE: (self.memory, self.cache),
+            COPY_SINK: (self.memory, self.disk), COPY_FETCH: (self.disk, self.cache),
+        }[int(copies["kind"][queue, k])]
+        return ((source, int(copies["source"][queue, k])),
+                (target, int(copies["target"][queue, k])))
+
+    def copied(self, queue: int) -> int:
+        """Ends every copy whose end has come."""
+        queued, copies = self._copies[queue], self.world[0]["copies"]
+        while queued and queued[0][0] <= self.clock():
+            _, number, failed = queued.popleft()
+            if failed:
+                copies["failed"][queue, number % copies["kind"].shape[1]] = 1
+            else:
+                self._move(*self._ends_of(queue, number))
+            self._copied[queue] = number + 1
+        return self._copied[queue]
+
+    def _move(self, source: tuple[np.ndarray, int], target: tuple[np.ndarray, int]) -> None:
+        target[0][target[1]] = source[0][source[1]]
+
     def next_end(self) -> int | None:
-        """When the oldest program in flight ends, or None."""
-        return self._ends[0][0] if self._ends else None
+        """When the next program or copy in flight ends, or None."""
+        ends = [queued[0][0] for queued in self._copies if queued]
+        if self._ends:
+            ends.append(self._ends[0][0])
+        return min(ends, default=None)
 
     def poll(self) -> int:
         """Runs every program whose end has come."""
@@ -274,9 +348,15 @@ class SimulatedExecutor:
 
     def drain(self) -> None:
         """Advances the clock to the last end."""
-        if self._ends:
-            self.clock.now_ns = max(self.clock.now_ns, self._ends[-1][0])
-        self.poll()
+        while (end := self.next_end()) is not None:
+            self._pass(end)
+            self.poll()
+            for queue in range(COPY_QUEUES):
+                self.copied(queue)
+
+    def _pass(self, end: int) -> None:
+        """Lets time pass up to an end."""
+        self.clock.now_ns = max(self.clock.now_ns, end)
 
     def close(self) -> None:
         """Drains."""

@@ -13,7 +13,7 @@ from helios_dod.systems.match import match_prefix
 from helios_dod.tables.pages import publish_page, take_page
 from helios_dod.tables.prefixes import chain
 from helios_dod.tables.tokens import take_blocks
-from helios_dod.world import boot, fill_free
+from helios_dod.world import boot, fill_pages
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ def prepare(load: Load) -> np.ndarray:
     world = boot(LARGE)
     w = world[0]
     w["settings"]["page_tokens"] = PAGE_TOKENS_MAX
-    w["pages"]["page_count"] = load.pages
-    fill_free(w["pages"], load.pages)
+    fill_pages(world, load.pages)
     rng = np.random.default_rng(3)
     texts = load.pages * PAGE_TOKENS_MAX // load.prompt
     tokens = rng.integers(0, 131_072, (texts, load.prompt), dtype=np.int32)

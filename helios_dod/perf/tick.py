@@ -11,7 +11,7 @@ import numpy as np
 
 from helios_dod.contract.decode import decode
 from helios_dod.edges import Edge, Submission
-from helios_dod.engine import Engine, begin
+from helios_dod.engine import Engine
 from helios_dod.executors.simulated import FixedCost, SimulatedExecutor, VirtualClock
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
@@ -79,7 +79,7 @@ class Bench:
         steps = [step.run for step in TICK] if walked else [tick]
         spent = np.zeros((ticks, len(steps)), np.int64)
         for row in range(-WARM_TICKS, ticks):
-            begin(self.world, self.clock(), self.executor.poll())
+            self.engine.begin()
             for column, step in enumerate(steps):
                 start = time.perf_counter_ns()
                 step(self.world)

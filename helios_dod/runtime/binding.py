@@ -10,7 +10,7 @@ from helios_dod.executors.base import Geometry
 from helios_dod.limits import MASK_BITS
 from helios_dod.runtime.selection import Selection
 from helios_dod.terms import OP_DECODE, OP_MIXED, OP_PREFILL
-from helios_dod.world import fill_free
+from helios_dod.world import fill_free, fill_pages
 
 STAGING_ALIGN_WORDS = 16  # every staged buffer starts on a cache line
 
@@ -101,8 +101,7 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["masked"] = takes_masks(
         [contract.programs[index] for index in selection.programs], selection.host_pending)
     world[0]["frames"]["frame_count"] = selection.frames
-    fill_free(world[0]["pages"], geometry.pages)
-    world[0]["pages"]["page_count"] = geometry.pages
+    fill_pages(world, geometry.pages, (selection.memory_pages, selection.disk_pages))
     fill_free(world[0]["slots"], geometry.slots)
     first, _ = staging_layout(contract, geometry)
     for index in selection.programs:

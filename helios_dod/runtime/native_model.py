@@ -19,6 +19,7 @@ from helios_dod.engine import Engine
 from helios_dod.executors.base import Executor, Geometry
 from helios_dod.progress import format_bytes
 from helios_dod.runtime.binding import bind, staging_layout
+from helios_dod.runtime.disk_tier import map_file
 from helios_dod.runtime.selection import Options, Selection, SelectionError, choose
 from helios_dod.runtime.served import require_served
 from helios_dod.tables.pieces import install_pieces
@@ -79,6 +80,17 @@ def rank_weights(made: Plan, loaded: dict[str, np.ndarray], rank: int) -> dict[s
     return {name: loaded[name] for name in names}
 
 
+def back_tiers(executor: Executor, selection: Selection) -> None:
+    """Makes room behind the device for the selected pages. Raises SelectionError."""
+    if selection.memory_pages == 0:
+        return
+    disk = None
+    if selection.disk_pages:
+        assert selection.disk_folder is not None
+        disk = map_file(selection.disk_folder, selection.disk_pages * selection.page_bytes)
+    executor.back(selection.memory_pages, disk)
+
+
 @dataclass
 class NativeModel:
     """A loaded core. One rank is served; everything of ranks is a list."""
@@ -136,6 +148,7 @@ class NativeModel:
         phases["weights"] = time.perf_counter() - mark
         mark = time.perf_counter()
         executor.load(made.manifest, made.selection.geometry, weights[0], first, world)
+        back_tiers(executor, made.selection)
         phases["executor"] = time.perf_counter() - mark
         return cls(made, Engine(world, executor), weights, peers, phases)
 
@@ -158,7 +171,15 @@ class NativeModel:
                    f"{self.engine.executor.name} executor: no model is computed")
         return (f"{weights}; cache {format_bytes(rank.cache_bytes)}: {geometry.pages} pages of "
                 f"{geometry.page_tokens} tokens, {geometry.slots} requests of "
-                f"{self.plan.selection.context_tokens} tokens at once")
+                f"{self.plan.selection.context_tokens} tokens at once{self._behind()}")
+
+    def _behind(self) -> str:
+        """What the report says of the tiers."""
+        selection = self.plan.selection
+        parts = [f"{pages} pages in {where} ({format_bytes(pages * selection.page_bytes)})"
+                 for pages, where in ((selection.memory_pages, "host memory"),
+                                      (selection.disk_pages, "a file")) if pages]
+        return "; behind it " + " and ".join(parts) if parts else ""
 
     def close(self) -> None:
         """Drains and frees the device."""

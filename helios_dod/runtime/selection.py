@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
@@ -39,6 +40,9 @@ class Options:
     cache_bytes: int | None = None
     speculative_width: int | None = None  # widest speculative program; None: the core's own choice
     history_drafting: bool = False  # copied proposals; the core must be able to
+    offload_bytes: int | None = None  # host memory for pages that leave the device; None: none
+    disk_folder: Path | None = None  # where a file for pages that leave that memory is made,
+    disk_bytes: int | None = None  # and its size
     frames: int = 2
     host_pending: bool = False
     caching: bool = True  # prefixes are reused
@@ -51,6 +55,8 @@ def selection_options(engine: EngineOptions, size: str | None) -> Options:
         concurrency=engine.max_active or None, context_tokens=engine.context_tokens or None,
         cache_bytes=engine.cache_bytes or None,
         speculative_width=engine.speculative_width or None,
+        offload_bytes=engine.offload_bytes or None, disk_folder=engine.disk_folder,
+        disk_bytes=engine.disk_bytes or None,
         history_drafting=engine.history_drafting, size=size)
 
 
@@ -69,6 +75,9 @@ class Selection:
     programs: tuple[int, ...]
     page_bytes: int
     speculative_widths: tuple[int, ...]  # of the loaded speculative programs, ascending
+    memory_pages: int = 0  # places for pages behind the device: host memory,
+    disk_pages: int = 0  # and disk
+    disk_folder: Path | None = None
 
 
 def available_bytes() -> int:
@@ -173,15 +182,42 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
     return options.context_tokens
 
 
+def choose_tiers(page_bytes: int, device_pages: int, options: Options) -> tuple[int, int]:
+    """Pages of host memory and of disk behind the device, as many as the bytes hold."""
+    if options.disk_bytes is not None and options.offload_bytes is None:
+        raise SelectionError("disk_bytes", options.disk_bytes,
+                             "but pages reach the disk through offload memory: choose that too")
+    if (options.disk_bytes is None) != (options.disk_folder is None):
+        given = options.disk_bytes if options.disk_folder is None else options.disk_folder
+        field = "disk_bytes" if options.disk_folder is None else "disk_folder"
+        raise SelectionError(field, given, "but a disk tier needs a folder and a size")
+    if options.offload_bytes is None:
+        return 0, 0
+    counts = []
+    for field, asked in (("offload_bytes", options.offload_bytes),
+                         ("disk_bytes", options.disk_bytes)):
+        counts.append(0 if asked is None else asked // max(page_bytes, 1))
+        if asked is not None and counts[-1] < 1:
+            raise SelectionError(field, asked, f"but one page takes {page_bytes} bytes")
+    free = available_bytes()
+    wanted = (device_pages + counts[0]) * page_bytes
+    if wanted > free:
+        raise SelectionError("offload_bytes", options.offload_bytes,
+                             f"but with the cache that is {wanted} bytes, and {free} are free")
+    return counts[0], counts[1]
+
+
 def choose_limits(name: str | None, geometry: Geometry, context: int, width: int, programs: int,
-                  bindings: int, words: int, mask_words: int) -> Limits:
-    """The named size, or the smallest to hold the selection."""
+                  bindings: int, words: int, mask_words: int, tier_pages: int) -> Limits:
+    """The named size, or the smallest to hold the selection. Without tiers the cache may be cut to
+    what a size holds; pages of tiers that were asked for may not."""
     needs = {
         "slots_max": geometry.slots, "lanes_max": geometry.lanes, "packed_max": geometry.packed,
         "context_max": context, "pages_per_request_max": geometry.pages_per_request,
         "width_max": width, "programs_max": programs, "bindings_max": bindings,
         "staging_words_max": words, "page_updates_max": geometry.updates,
-        "mask_words_max": mask_words}
+        "mask_words_max": mask_words,
+        "pages_max": geometry.pages + tier_pages if tier_pages else 0}
     sizes = (SMALL, MEDIUM, LARGE) if name is None else (SIZES[name],)
     for size in sizes:
         short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
@@ -216,11 +252,13 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         updates=packed // page_tokens + 2 * lanes + per_request,
         logit_rows=max(lanes, scored), state_rows_per_request=state_rows,
         state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows)
+    tiers = choose_tiers(page_bytes, geometry.pages, options)
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry),
-        -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0)
+        -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0, sum(tiers))
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,
-                     options.caching, options.history_drafting, programs, page_bytes, widths)
+                     options.caching, options.history_drafting, programs, page_bytes, widths,
+                     *tiers, options.disk_folder)

@@ -13,7 +13,7 @@ from prometheus_client.exposition import generate_latest
 
 from helios_dod.server.control import ENGINE_READY, SharedMemory
 from helios_dod.tables.service import STATUS_CLASSES, permits_used
-from helios_dod.terms import FREE, RUNNING
+from helios_dod.terms import FREE, RUNNING, TIER_DISK, TIER_MEMORY
 from helios_dod.world import attach
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -37,6 +37,13 @@ COUNTERS = {  # counters column -> what it counts
     "slots_full": "Times that a request waited for a slot",
     "pages_published": "Pages whose content became reusable",
     "pages_evicted": "Pages whose content was dropped for others",
+    "pages_offloaded": "Pages copied from the device to host memory",
+    "pages_stored": "Pages copied from host memory to disk",
+    "pages_restored_memory": "Pages copied from host memory back to the device",
+    "pages_restored_disk": "Pages copied from disk back to the device",
+    "pages_dropped_memory": "Pages in host memory whose content was dropped for others",
+    "pages_dropped_disk": "Pages on disk whose content was dropped for others",
+    "copies_failed": "Copies of pages that failed, so that their content was dropped",
     "prompt_tokens_cached": "Prompt tokens that were found in the cache",
     "preempted": "Times that a running request was sent back for want of pages",
 }
@@ -69,6 +76,8 @@ class Collector:
     def _gauges(self) -> Iterator[Metric]:
         service, requests = self.memory.service, self.world[0]["requests"]
         slots, pages = self.world[0]["slots"], self.world[0]["pages"]
+        tiers = self.world[0]["tiers"]
+        used = tiers["place_count"] - tiers["free_count"]
         values = {
             "engine_ready": ("1 while the engine serves",
                              int(service["engine_state"] == ENGINE_READY)),
@@ -85,6 +94,14 @@ class Collector:
                            int(pages["page_count"] - pages["free_count"] - pages["idle_count"])),
             "pages_cached": ("Cache pages that hold reusable content and nothing else holds",
                              int(pages["idle_count"])),
+            "pages_memory": ("Pages that host memory can hold for the device",
+                             int(tiers["place_count"][TIER_MEMORY])),
+            "pages_memory_used": ("Pages that host memory holds for the device",
+                                  int(used[TIER_MEMORY])),
+            "pages_disk": ("Pages that the disk can hold for the device",
+                           int(tiers["place_count"][TIER_DISK])),
+            "pages_disk_used": ("Pages that the disk holds for the device",
+                                int(used[TIER_DISK])),
             "ticks": ("Ticks of the engine", int(self.world[0]["clock"]["tick"])),
         }
         for name, (help_text, value) in values.items():

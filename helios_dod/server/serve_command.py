@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
                    "cache_bytes": "--cache-memory", "size": "--limits",
+                   "offload_bytes": "--offload-memory", "disk_folder": "--offload-disk",
+                   "disk_bytes": "--offload-disk-size",
                    "speculative_width": "--speculative-width"}
 TIME_MAX = 1e6  # of --step-ms and --token-us
 SIMULATED = "-simulated"  # ends the model's id where no model is computed
@@ -122,6 +124,12 @@ def declare_engine(sections: Sections) -> None:
     add = sections.add
     add("--cache-memory", type=byte_count, default=0, metavar="BYTES",
         help="memory of the attention cache, such as 800M (default: chosen from what is free)")
+    add("--offload-memory", type=byte_count, default=0, metavar="BYTES",
+        help="host memory for cached pages that the cache has no room for (default: none)")
+    add("--offload-disk", type=Path, metavar="FOLDER", default=None,
+        help="keep pages that this memory has no room for in a nameless file there")
+    add("--offload-disk-size", type=byte_count, default=0, metavar="BYTES",
+        help="size of that file; its blocks are reserved at start")
     add("--threads", type=int, default=0, metavar="N",
         help="compute threads (default: one a processor)")
     add("--speculative-width", type=int, default=0, metavar="W",
@@ -266,10 +274,13 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
         engine = partial(run_engine, planner=simulated(args))
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
-                 "speculative_width", "record_ticks", "frontend_workers", "restart_engine"):
+                 "speculative_width", "record_ticks", "frontend_workers", "restart_engine",
+                 "offload_memory", "offload_disk_size"):
         if getattr(args, name) < 0:
             raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
                             f"got {getattr(args, name)}")
+    if args.offload_disk is not None and not args.offload_disk.is_dir():
+        raise UserError(f"--offload-disk: expected a folder, got {args.offload_disk}")
     try:
         return ServeOptions(
             core=args.core or Path(), load_assets=load, run_engine=engine,
@@ -284,6 +295,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,
+                offload_bytes=args.offload_memory, disk_folder=args.offload_disk,
+                disk_bytes=args.offload_disk_size,
                 trust_weights=args.trust_weights, speculative_width=args.speculative_width,
                 history_drafting=args.history_drafting,
                 record=args.record and args.record.absolute(), record_ticks=args.record_ticks))

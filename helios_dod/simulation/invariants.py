@@ -4,16 +4,35 @@ import numpy as np
 
 from helios_dod.limits import NO_ROW
 from helios_dod.terms import (
+    COPY_FETCH,
+    COPY_OFFLOAD,
+    COPY_RESTORE,
+    COPY_SINK,
     FINISHED,
     FRAME_SUBMITTED,
     FREE,
+    PAGE_FETCHING,
     PAGE_IMMUTABLE,
+    PAGE_LEAVING,
+    PAGE_OFFLOADED,
     PAGE_PRIVATE,
+    PAGE_RESTORING,
+    PAGE_SINKING,
+    PAGE_STORED,
     RUNNING,
     SLOT_DRAINING,
+    SLOT_RESTORING,
     TEXT_ALL,
+    TIER_DISK,
+    TIER_MEMORY,
     WAITING,
 )
+
+# Copy -> where its source and target lie: 0 the device, 1 memory, 2 disk.
+COPY_TIERS = {COPY_OFFLOAD: (0, 1), COPY_RESTORE: (1, 0), COPY_SINK: (1, 2), COPY_FETCH: (2, 0)}
+# Copy -> (state of its page, which of source and target is the page's own place by that).
+MOVING = {COPY_OFFLOAD: (PAGE_LEAVING, 0), COPY_RESTORE: (PAGE_RESTORING, 1),
+          COPY_SINK: (PAGE_SINKING, 0), COPY_FETCH: (PAGE_FETCHING, 1)}
 
 
 class Violation(AssertionError):
@@ -106,27 +125,69 @@ def check_slots(w: np.void) -> None:
         require(int(w["requests"]["state"][request]) == expected, f"slots[{slot}].state")
 
 
+def check_places(w: np.void) -> None:
+    """Every place of the device and of each tier is free, a page's, or a copy's; rows add up."""
+    p, tiers, copies = w["pages"], w["tiers"], w["copies"]
+    free_rows = p["rows"][: int(p["row_count"])].tolist()
+    state = p["state"]
+    rows = int(p["page_count"] + tiers["place_count"].sum())
+    require(sorted(free_rows) == np.nonzero(state[:rows] == FREE)[0].tolist(),
+            f"pages.rows {sorted(free_rows)}: not the FREE rows")
+    held: list[list[int]] = [[], [], []]  # the device, then each tier
+    held[0] += p["free"][: int(p["free_count"])].tolist()
+    for tier in range(len(tiers["place_count"])):
+        first = int(tiers["first"][tier])
+        held[1 + tier] += p["free"][first : first + int(tiers["free_count"][tier])].tolist()
+    for page in np.nonzero(state != FREE)[0].tolist():
+        at = 0 if state[page] <= PAGE_FETCHING else 1 + int(state[page] == PAGE_STORED)
+        held[at].append(int(p["place"][page]))
+    leaving = sinking = 0
+    for queue in range(len(copies["first"])):
+        for number in range(int(copies["first"][queue]), int(copies["end"][queue])):
+            k = number % copies["kind"].shape[1]
+            kind, page = int(copies["kind"][queue, k]), int(copies["page"][queue, k])
+            leaving, sinking = leaving + (kind == COPY_OFFLOAD), sinking + (kind == COPY_SINK)
+            tiers_of = COPY_TIERS[kind]
+            moving, holds = MOVING[kind]
+            both = int(copies["source"][queue, k]), int(copies["target"][queue, k])
+            ours = state[page] == moving and int(p["place"][page]) == both[holds]
+            for end in (0, 1):
+                if not (ours and end == holds):
+                    held[tiers_of[end]].append(both[end])
+    counts = [int(p["page_count"]), *tiers["place_count"].tolist()]
+    for name, places, count in zip(("device", "memory", "disk"), held, counts, strict=True):
+        require(sorted(places) == list(range(count)), f"places of the {name}: {sorted(places)}")
+    require(leaving == int(copies["leaving_count"]), f"copies.leaving_count, {leaving} leave")
+    require(sinking == int(copies["sinking_count"]), f"copies.sinking_count, {sinking} sink")
+
+
 def check_pages(w: np.void) -> None:
     """Every page is free, private and listed once by its owner, or immutable and counted."""
     p, s = w["pages"], w["slots"]
-    rows = int(p["page_count"])
-    check_free(p, "pages", rows)
+    check_places(w)
+    rows = int(p["page_count"] + w["tiers"]["place_count"].sum())
+    state = p["state"][:rows]
     named = np.zeros(rows, int)
     promised = 0
     for slot in s["live"][: int(s["live_count"])]:
-        count = int(s["page_count"][slot])
-        promised += max(int(s["promise"][slot]) - count, 0)
+        count, away = int(s["page_count"][slot]), int(s["restoring"][slot])
+        promised += max(int(s["promise"][slot]) - count, 0) + away
+        readable = s["state"][slot] not in (SLOT_RESTORING, SLOT_DRAINING)
         text = int(s["published_page"][slot])
         for _ in range(int(s["published_count"][slot])):
-            require(p["state"][text] == PAGE_IMMUTABLE, f"slots[{slot}]: page {text} of its text")
+            require(state[text] >= PAGE_IMMUTABLE, f"slots[{slot}]: page {text} of its text")
+            require(not readable or state[text] <= PAGE_LEAVING,
+                    f"slots[{slot}]: page {text} of its text is in state {state[text]}")
             named[text] += 1
             text = int(p["parent"][text])
         require(text == NO_ROW, f"slots[{slot}].published_page: a text with no beginning")
         for page in s["pages"][slot, :count]:
             named[page] += 1
-            require(p["state"][page] == PAGE_IMMUTABLE or int(p["owner"][page]) == int(slot),
+            require(state[page] >= PAGE_IMMUTABLE or int(p["owner"][page]) == int(slot),
                     f"pages[{page}].owner {p['owner'][page]}, in the table of slot {slot}")
-    private, shared = p["state"][:rows] == PAGE_PRIVATE, p["state"][:rows] == PAGE_IMMUTABLE
+            require(not readable or state[page] <= PAGE_LEAVING,
+                    f"slots[{slot}]: page {page} of its table is in state {state[page]}")
+    private, shared = state == PAGE_PRIVATE, state >= PAGE_IMMUTABLE
     require((named[private] == 1).all(), f"pages: private ones named {named[private].tolist()}")
     require(np.array_equal(named[shared], p["references"][:rows][shared]),
             f"pages.references {p['references'][:rows][shared]}, named {named[shared]}")
@@ -137,25 +198,36 @@ def check_pages(w: np.void) -> None:
 
 
 def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
-    """Children, the eviction list and the index against the immutable pages."""
-    p = w["pages"]
-    children = np.zeros(rows, int)
+    """Children, the lists and the index against the immutable pages."""
+    p, state = w["pages"], w["pages"]["state"][:rows]
+    near = shared & (state <= PAGE_FETCHING) & (state != PAGE_LEAVING)
+    children, behind = np.zeros(rows, int), np.zeros(rows, int)
     for page in np.nonzero(shared)[0]:
-        if p["parent"][page] != NO_ROW:
-            children[p["parent"][page]] += 1
+        parent = int(p["parent"][page])
+        if parent == NO_ROW:
+            continue
+        (children if near[page] else behind)[parent] += 1
+        require(state[page] > PAGE_FETCHING or state[parent] <= PAGE_FETCHING,
+                f"pages[{page}] is on the device, the page before it is in state {state[parent]}")
     require(np.array_equal(children[shared], p["children"][:rows][shared]), "pages.children")
-    idle = shared & (p["references"][:rows] == 0)
-    for page in np.nonzero(idle)[0]:
-        require(p["children"][page] == 0 or idle[p["parent"][:rows] == page].all(),
+    require(np.array_equal(behind[shared], p["behind"][:rows][shared]), "pages.behind")
+    free = p["references"][:rows] == 0
+    for page in np.nonzero(shared & free)[0]:
+        require(free[(p["parent"][:rows] == page) & shared].all(),
                 f"pages[{page}]: idle, but a page behind it is not")
+    idle = shared & free & (state <= PAGE_LEAVING)
     require(int(idle.sum()) == int(p["idle_count"]), f"pages.idle_count {p['idle_count']}")
-    listed: list[int] = []
-    behind = int(p["oldest"])
-    while behind != NO_ROW and len(listed) <= rows:
-        listed.append(behind)
-        behind = int(p["newer"][behind])
-    leaves = np.nonzero(idle & (children == 0))[0].tolist()
-    require(sorted(listed) == leaves, f"pages: eviction list {listed}, idle leaves {leaves}")
+    lists = [("eviction list", p["oldest"], idle & (state == PAGE_IMMUTABLE) & (children == 0))]
+    for tier, where in ((TIER_MEMORY, PAGE_OFFLOADED), (TIER_DISK, PAGE_STORED)):
+        lists.append((f"list of tier {tier}", w["tiers"]["oldest"][tier], free & (state == where)))
+    for name, oldest, expected in lists:
+        listed: list[int] = []
+        at = int(oldest)
+        while at != NO_ROW and len(listed) <= rows:
+            listed.append(at)
+            at = int(p["newer"][at])
+        require(sorted(listed) == np.nonzero(expected)[0].tolist(),
+                f"pages: {name} {listed}, should hold {np.nonzero(expected)[0].tolist()}")
     indexed = w["prefixes"]["page"]
     require(sorted(indexed[indexed != NO_ROW].tolist()) == np.nonzero(shared)[0].tolist(),
             "prefixes: not the immutable pages, each once")
@@ -200,5 +272,7 @@ def check_quiet(world: np.ndarray) -> None:
                   "grammars": len(w["grammars"]["state"])}
     for name, rows in capacities.items():
         require(int(w[name]["free_count"]) == rows, f"{name}.free_count {w[name]['free_count']}")
+    copies = w["copies"]
+    require((copies["first"] == copies["end"]).all(), f"copies in flight {copies['end']}")
     require(not w["frames"]["state"].any(), f"frames.state {w['frames']['state']}")
     require(int(w["pages"]["promised_count"]) == 0, "pages.promised_count")

@@ -6,16 +6,19 @@ the oracle. `python -m helios_dod.simulation --seed N --ticks N` replays a seed 
 digest last.
 """
 
+import mmap
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from helios_dod.contract.decode import decode
 from helios_dod.edges import Edge, Submission
-from helios_dod.engine import Engine, begin
+from helios_dod.engine import Engine
 from helios_dod.executors.simulated import (
+    CopyCost,
     FixedCost,
     SimulatedExecutor,
     VirtualClock,
@@ -49,6 +52,8 @@ from helios_dod.terms import (
 )
 from helios_dod.world import boot, diff, digest, snapshot
 
+PAGE_BYTES = 128  # shadow records of 16 tokens
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -69,6 +74,11 @@ class Workload:
     prompt_max: int = 60
     output_max: int = 40
     priority_max: int = 2
+    memory_pages: int = 0  # of host memory behind the device
+    disk_pages: int = 0
+    copy_failure: float = 0.0  # share of copies that fail
+    copy_late: float = 0.0  # share of copies that are late
+    copy_ns: int = 200  # a page between device and memory; the disk takes four times as long
 
 
 def swarm(rng: random.Random) -> Workload:
@@ -79,7 +89,9 @@ def swarm(rng: random.Random) -> Workload:
         stops=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
         shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)),
         timed=pick((0.0, 0.3, 1.0)), scored=pick((0.0, 0.3)), grammar=pick((0.0, 0.3, 1.0)),
-        prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)))
+        prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)),
+        memory_pages=pick((0, 1, 4, 12)), disk_pages=pick((0, 1, 4, 12)),
+        copy_failure=pick((0.0, 0.1, 0.5)), copy_late=pick((0.0, 0.2)), copy_ns=pick((100, 3000)))
 
 
 @dataclass
@@ -107,10 +119,13 @@ class Simulator:
         self.walked, self.vocabulary = walked, vocabulary
         manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed)
         contract = decode(serving, manifest)
+        memory_bytes, disk_bytes = self.tiers()
         options = Options(size=size, frames=frames, host_pending=host_pending,
-                          cache_bytes=pages * 128)
+                          cache_bytes=pages * PAGE_BYTES, offload_bytes=memory_bytes,
+                          disk_bytes=disk_bytes,
+                          disk_folder=Path() if disk_bytes else None)
         selection = choose(
-            contract, 128, lambda geometry: staging_layout(contract, geometry)[1], options)
+            contract, PAGE_BYTES, lambda geometry: staging_layout(contract, geometry)[1], options)
         self.world = boot(selection.limits)
         first = bind(self.world, contract, selection)
         self.strip = bool(seed % 2)
@@ -118,6 +133,11 @@ class Simulator:
         self.clock = VirtualClock(1)
         self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 10))
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
+        if selection.memory_pages:
+            disk = mmap.mmap(-1, disk_bytes) if disk_bytes else None
+            self.executor.back(selection.memory_pages, disk)
+        self.executor.copy_cost = CopyCost(self.workload.copy_ns, 4 * self.workload.copy_ns)
+        self.executor.fault = self.fault
         self.worker = StandIn(self.world, vocabulary)
         self.engine = Engine(self.world, self.executor, self.clock, self.worker)
         self.edge = Edge(self.world, 0)
@@ -127,6 +147,17 @@ class Simulator:
         self.reasons: Counter[int] = Counter()
         self.texts: list[list[int]] = []  # recent prompts with their answers
         self.fill = selection.context_tokens
+
+    def tiers(self) -> tuple[int | None, int | None]:
+        """Bytes of the workload's tiers; there is no disk without host memory."""
+        memory, disk = self.workload.memory_pages, self.workload.disk_pages
+        return memory * PAGE_BYTES or None, (disk * PAGE_BYTES if memory else 0) or None
+
+    def fault(self) -> tuple[bool, int]:
+        """What happens to the next copy: it fails, and so many nanoseconds it is late."""
+        late = self.rng.random() < self.workload.copy_late
+        failed = self.rng.random() < self.workload.copy_failure
+        return failed, self.rng.randint(1, 100_000) if late else 0
 
     def request(self) -> Submission:
         """A random request; some are too long, so that rejection is exercised."""
@@ -239,7 +270,7 @@ class Simulator:
 
     def walk(self) -> None:
         """One tick, system by system, with invariants and write-sets; then the engine's launch."""
-        begin(self.world, self.clock(), self.executor.poll())
+        self.engine.begin()
         for system in TICK:
             before = snapshot(self.world)
             system.run(self.world)

@@ -3,19 +3,24 @@
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.tables.grammars import take_grammar
-from helios_dod.tables.pages import reference_page
+from helios_dod.tables.pages import on_device, reference_page, resident
 from helios_dod.tables.requests import waiting_remove
-from helios_dod.terms import FREE, RUNNING, SLOT_ADMITTED
+from helios_dod.terms import FREE, RUNNING, SLOT_ADMITTED, SLOT_RESTORING
 
 
 @kernel
-def idle_matched(world, row):
-    """Matched pages that no table names: taking them leaves fewer to evict."""
-    pages, page, count = world[0].pages, world[0].requests.match_page[row], 0
-    while page != NO_ROW and pages.references[page] == 0:
-        count += 1
+def matched(world, row):
+    """(idle, away): matched pages that no table names, so that taking them leaves fewer to evict;
+    and the last ones, which have no place on the device."""
+    pages, page = world[0].pages, world[0].requests.match_page[row]
+    idle, away = 0, 0
+    while page != NO_ROW and not on_device(pages.state[page]):
+        away += 1
         page = pages.parent[page]
-    return count
+    while page != NO_ROW and pages.references[page] == 0:
+        idle += resident(pages.state[page])
+        page = pages.parent[page]
+    return idle, away
 
 
 @kernel
@@ -30,21 +35,26 @@ def promise_of(world, row):
 def fits(world, row):
     """Can the promise be kept, with one page to grow for every running request?"""
     pages = world[0].pages
-    fresh = promise_of(world, row) - world[0].requests.match_count[row]
-    reachable = pages.free_count + pages.idle_count - idle_matched(world, row)
+    idle, away = matched(world, row)
+    fresh = promise_of(world, row) - world[0].requests.match_count[row] + away
+    reachable = pages.free_count + pages.idle_count - idle
     return fresh <= reachable - pages.promised_count - world[0].slots.live_count
 
 
 @kernel
 def take_matched(world, row, slot):
-    """Fills the slot's page table with the matched pages, from the deepest up."""
+    """Fills the slot's page table with the matched pages, from the deepest up; True if all of them
+    can be read as they are."""
     slots, requests, settings = world[0].slots, world[0].requests, world[0].settings
     count, page = requests.match_count[row], requests.match_page[row]
     slots.published_count[slot] = count
     slots.published_page[slot] = page
     slots.published_hash[slot] = settings.cache_seed if count == 0 else world[0].pages.hash[page]
+    readable = count
     for index in range(count - 1, -1, -1):
         slots.pages[slot, index] = page
+        slots.restoring[slot] += not on_device(world[0].pages.state[page])
+        readable = readable if resident(world[0].pages.state[page]) else index
         reference_page(world, page)  # by the table
         reference_page(world, page)  # by the text
         page = world[0].pages.parent[page]
@@ -55,6 +65,8 @@ def take_matched(world, row, slot):
     if requests.token_count[row] == requests.prompt_count[row]:
         requests.cached_count[row] = count * settings.page_tokens
         world[0].counters.prompt_tokens_cached += count * settings.page_tokens
+    slots.arrived[slot] = readable
+    return readable == count
 
 
 @kernel
@@ -64,7 +76,6 @@ def take_slot(world, row):
     slots.free_count -= 1
     slot = slots.free[slots.free_count]
     assert slots.state[slot] == FREE and slots.in_flight[slot] == 0
-    slots.state[slot] = SLOT_ADMITTED
     slots.generation[slot] += 1
     slots.request[slot] = row
     slots.feedback[slot] = (
@@ -74,8 +85,10 @@ def take_slot(world, row):
     slots.live_count += 1
     slots.prefill_end[slot] = requests.token_count[row]
     slots.promise[slot] = promise_of(world, row)
-    take_matched(world, row, slot)
+    readable = take_matched(world, row, slot)
+    slots.state[slot] = SLOT_ADMITTED if readable else SLOT_RESTORING
     world[0].pages.promised_count += slots.promise[slot] - slots.page_count[slot]
+    world[0].pages.promised_count += slots.restoring[slot]
     requests.slot[row] = slot
     requests.state[row] = RUNNING
     if requests.grammar_bytes[row] > 0:
@@ -84,7 +97,7 @@ def take_slot(world, row):
 
 @system(
     reads="settings.* stops.active",
-    writes="requests.* slots.* pages.* grammars.* counters.*",
+    writes="requests.* slots.* pages.* tiers.oldest tiers.newest grammars.* counters.*",
 )
 def admit(world):
     """Takes requests in list order until one does not fit; nothing overtakes it, so none

@@ -1,14 +1,16 @@
 """collect: fences that passed -> finished frames, in submission order."""
 
 from helios_dod.system import system
-from helios_dod.terms import FRAME_FINISHED, FRAME_SUBMITTED
+from helios_dod.tables.tiers import observe_prefill
+from helios_dod.terms import FRAME_FINISHED, FRAME_SUBMITTED, OP_MIXED, OP_PREFILL
 
 COST_SHIFT = 3  # a new observation weighs 1/8
 
 
 @system(
     reads="frames.* clock.now_ns",
-    writes="frames.state frames.finished_ns programs.cost_ns counters.frames_finished",
+    writes="frames.state frames.finished_ns programs.cost_ns counters.frames_finished "
+           "tiers.prefill_ns tiers.prefill_tokens",
 )
 def collect(world):
     """Marks every submitted frame whose sequence the executor reports as finished."""
@@ -26,4 +28,7 @@ def collect(world):
         change = elapsed - cost
         programs.cost_ns[frames.program[frame]] = (
             elapsed if cost == 0 else cost + (change >> COST_SHIFT))
+        operation = programs.operation[frames.program[frame]]
+        if operation in (OP_PREFILL, OP_MIXED):
+            observe_prefill(world, elapsed, frames.packed_count[frame])
         world[0].counters.frames_finished += 1

@@ -1,14 +1,42 @@
-"""evict: free pages for the next frame, least recently released content first."""
+"""evict: free pages for the next frame, least recently released content first.
+
+Behind a device without tiers content is dropped. With host memory it is copied there, and from
+there to disk; a place is free when its copy has ended, so some are kept free ahead."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
-from helios_dod.tables.pages import evict_oldest
-from helios_dod.terms import SLOT_DECODE, SLOT_PREFILL
+from helios_dod.tables.copies import begin_copy, copy_room
+from helios_dod.tables.pages import (
+    child_goes,
+    drop_page,
+    evict_oldest,
+    give_device_place,
+    rest_page,
+    unlist_evictable,
+)
+from helios_dod.tables.tiers import list_page, take_place, unlist_page
+from helios_dod.terms import (
+    COPY_OFFLOAD,
+    COPY_SINK,
+    PAGE_LEAVING,
+    PAGE_SINKING,
+    PAGE_STORED,
+    QUEUE_DISK,
+    QUEUE_MEMORY,
+    SLOT_DECODE,
+    SLOT_PREFILL,
+    SLOT_RESTORING,
+    TIER_DISK,
+    TIER_MEMORY,
+)
+
+AHEAD_SHARE = 16  # at most this part of the places of the device or of memory is kept free ahead
+TRIES = 4  # pages that are looked at for one to drop
 
 
 @kernel
 def demand(world):
-    """Pages that the next frame takes if every live slot goes on."""
+    """Pages that the next frame takes if every live slot goes on, and restores."""
     slots, settings = world[0].slots, world[0].settings
     budget, total = settings.prefill_tokens, 0
     for i in range(slots.live_count):
@@ -20,19 +48,130 @@ def demand(world):
             chunk = min(slots.prefill_end[slot] - endpoint, budget)
             budget -= chunk
             endpoint += chunk
+        elif slots.state[slot] == SLOT_RESTORING:
+            total += slots.restoring[slot]
         total += max(-(-endpoint // settings.page_tokens) - slots.page_count[slot], 0)
     return total
 
 
+@kernel
+def reclaim(world, tier):
+    """Drops the least recently released page of a tier that nothing is behind; False without one.
+
+    One that a failed copy left in front of pages behind it goes to the end of the list."""
+    tiers, pages = world[0].tiers, world[0].pages
+    for _ in range(TRIES):
+        page = tiers.oldest[tier]
+        if page == NO_ROW:
+            return False
+        unlist_page(world, tier, page)
+        if pages.behind[page] + pages.children[page] == 0:
+            drop_page(world, page)
+            if tier == TIER_MEMORY:
+                world[0].counters.pages_dropped_memory += 1
+            else:
+                world[0].counters.pages_dropped_disk += 1
+            return True
+        list_page(world, tier, page)
+    return False
+
+
+@kernel
+def place_in(world, tier):
+    """A place of a tier, or NO_ROW."""
+    place = take_place(world, tier)
+    if place == NO_ROW and reclaim(world, tier):
+        place = take_place(world, tier)
+    return place
+
+
+@kernel
+def drop_oldest(world):
+    """Drops what the least recently released page of the device holds, though memory has no room.
+    Where pages on disk are behind it, its row stays there before them. False if it has to wait."""
+    pages, page = world[0].pages, world[0].pages.oldest
+    if world[0].copies.leaving_count > 0:
+        return False  # what is behind it may be in that copy
+    if pages.behind[page] == 0:
+        evict_oldest(world)
+        return True
+    place = place_in(world, TIER_DISK)
+    if place == NO_ROW:
+        return False
+    unlist_evictable(world, page)
+    child_goes(world, page)
+    give_device_place(world, pages.place[page])
+    pages.idle_count -= 1
+    pages.place[page] = place
+    pages.state[page] = PAGE_STORED
+    pages.lost[page] = 1
+    pages.epoch += 1
+    rest_page(world, page)
+    world[0].counters.pages_evicted += 1
+    return True
+
+
+@kernel
+def offload_oldest(world):
+    """Starts the copy of the least recently released page of the device to memory, or drops it
+    where memory is full of what is in use. False if it has to wait for a copy to end."""
+    pages, page = world[0].pages, world[0].pages.oldest
+    if copy_room(world, QUEUE_MEMORY) == 0:
+        return False
+    place = place_in(world, TIER_MEMORY)
+    if place == NO_ROW:
+        return drop_oldest(world)
+    unlist_evictable(world, page)
+    pages.state[page] = PAGE_LEAVING
+    child_goes(world, page)
+    begin_copy(world, QUEUE_MEMORY, COPY_OFFLOAD, page, pages.place[page], place)
+    return True
+
+
+@kernel
+def sink_oldest(world):
+    """Starts the copy of the least recently released page of memory to disk; False if none can."""
+    tiers, pages = world[0].tiers, world[0].pages
+    page = tiers.oldest[TIER_MEMORY]
+    if page == NO_ROW or copy_room(world, QUEUE_DISK) == 0:
+        return False
+    place = place_in(world, TIER_DISK)
+    if place == NO_ROW:
+        return False
+    unlist_page(world, TIER_MEMORY, page)
+    pages.state[page] = PAGE_SINKING
+    begin_copy(world, QUEUE_DISK, COPY_SINK, page, pages.place[page], place)
+    return True
+
+
+@kernel
+def ahead(places, wanted):
+    """Places to keep free ahead, of so many."""
+    return min(wanted, max(places // AHEAD_SHARE, 1))
+
+
 @system(
-    reads="settings.* slots.*",
-    writes="pages.* prefixes.* counters.pages_evicted",
+    reads="settings.* slots.* clock.now_ns",
+    writes="pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest copies.* "
+           "counters.pages_evicted counters.pages_dropped_memory counters.pages_dropped_disk",
 )
 def evict(world):
     """Stops when nothing is idle; `preempt` takes over then."""
-    pages = world[0].pages
+    pages, tiers, copies = world[0].pages, world[0].tiers, world[0].copies
     needed = demand(world)
-    for _ in range(needed - pages.free_count):
-        if pages.oldest == NO_ROW:
-            return
-        evict_oldest(world)
+    if tiers.place_count[TIER_MEMORY] == 0:
+        for _ in range(needed - pages.free_count):
+            if pages.oldest == NO_ROW:
+                return
+            evict_oldest(world)
+        return
+    needed += ahead(pages.page_count, world[0].slots.live_count)
+    for _ in range(needed - pages.free_count - copies.leaving_count):
+        if pages.oldest == NO_ROW or not offload_oldest(world):
+            break
+    if tiers.place_count[TIER_DISK] == 0:
+        return
+    kept = ahead(tiers.place_count[TIER_MEMORY], copies.kind.shape[1] // 2)
+    for _ in range(kept - tiers.free_count[TIER_MEMORY] - copies.sinking_count):
+        if not sink_oldest(world):
+            break

@@ -2,8 +2,10 @@
 
 from helios_dod.limits import MATCH_WINDOW, NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, prefetch, system
+from helios_dod.tables.pages import on_device, tier_of
 from helios_dod.tables.prefixes import chain, find_from, home_row, next_tagged
 from helios_dod.tables.requests import scores_left
+from helios_dod.tables.tiers import worthwhile
 
 
 @kernel(boundscheck=False)
@@ -32,6 +34,25 @@ def look_ahead(world, row, first, size, hashed):
 
 
 @kernel
+def usable(world, page, count):
+    """(page, count) of a found chain without what was lost, or is cheaper to compute than to
+    restore. Pages that are not on the device stand at its end."""
+    pages = world[0].pages
+    last, kept, at = page, count, count
+    judged, cheaper = -1, False
+    while page != NO_ROW and not on_device(pages.state[page]):
+        tier = tier_of(pages.state[page])
+        if tier != judged:
+            judged, cheaper = tier, worthwhile(world, tier)
+        parent = pages.parent[page]
+        at -= 1
+        if pages.lost[page] == 1 or not cheaper:
+            last, kept = parent, at
+        page = parent
+    return last, kept
+
+
+@kernel
 def match_prefix(world, row):
     """Follows the request's pages through the index; at least one token is left to compute."""
     requests, prefixes = world[0].requests, world[0].prefixes
@@ -54,6 +75,7 @@ def match_prefix(world, row):
             found += 1
         if found < first + size:
             break
+    parent, found = usable(world, parent, found)
     requests.match_page[row] = parent
     requests.match_count[row] = found
     requests.match_epoch[row] = world[0].pages.epoch
@@ -62,7 +84,7 @@ def match_prefix(world, row):
 @system(
     reads="settings.* requests.* slots.live_count tokens.ids pages.* prefixes.*",
     writes="requests.match_page requests.match_count requests.match_epoch prefixes.window_hash "
-           "prefixes.window_row",
+           "prefixes.window_row tiers.refused_count",
 )
 def match(world):
     """As many heads of the waiting list as slots are free; again only if the index changed."""

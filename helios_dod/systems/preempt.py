@@ -9,12 +9,23 @@ from helios_dod.systems.evict import demand
 from helios_dod.tables.grammars import free_grammar
 from helios_dod.tables.requests import waiting_insert
 from helios_dod.tables.stops import rewind_stops
-from helios_dod.terms import FLAG_TIMED, SLOT_DRAINING, WAITING
+from helios_dod.terms import FLAG_TIMED, PAGE_PRIVATE, SLOT_DRAINING, WAITING
+
+
+@kernel
+def holds_duplicates(world, slot):
+    """Does its table have private pages whose text is published too? Then it holds both."""
+    slots, pages = world[0].slots, world[0].pages
+    for index in range(slots.published_count[slot]):
+        if pages.state[slots.pages[slot, index]] == PAGE_PRIVATE:
+            return True
+    return False
 
 
 @kernel
 def last_in_order(world):
-    """The live slot whose request comes last, if it is not the only one that still runs."""
+    """The live slot whose request comes last. The only one that still runs is none, unless it holds
+    pages twice, which it does not when it comes back."""
     slots, order = world[0].slots, world[0].requests.order_ns
     last, running = NO_ROW, 0
     for i in range(slots.live_count):
@@ -24,7 +35,9 @@ def last_in_order(world):
         running += 1
         if last == NO_ROW or order[slots.request[slot]] >= order[slots.request[last]]:
             last = slot
-    return last if running > 1 else NO_ROW
+    if running == 1 and not holds_duplicates(world, last):
+        return NO_ROW
+    return last
 
 
 @kernel
@@ -42,7 +55,9 @@ def send_back(world, slot):
     slots.prompt_score_count[slot] = 0
     free_grammar(world, slot)
     pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
+    pages.promised_count -= slots.restoring[slot]
     slots.promise[slot] = 0
+    slots.restoring[slot] = 0
     slots.state[slot] = SLOT_DRAINING
     slots.request[slot] = NO_ROW
     requests.slot[row] = NO_ROW
@@ -59,7 +74,7 @@ def coming(world):
     for i in range(slots.live_count):
         slot = slots.live[i]
         if slots.state[slot] == SLOT_DRAINING:
-            count += slots.page_count[slot]
+            count += slots.page_count[slot] - slots.restoring[slot]
     return count
 
 

@@ -2,14 +2,17 @@
 
 from helios_dod.limits import NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, system
-from helios_dod.tables.pages import publish_page, reference_page
+from helios_dod.tables.pages import adopt_page, publish_page, reference_page, resident
 from helios_dod.tables.prefixes import chain, find_page
-from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FRAME_ACCEPTED
+from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FLAG_SCORED, FRAME_ACCEPTED
 
 
 @kernel
 def publish_next(world, slot, row):
-    """Publishes the slot's next complete page, or follows the one that already has its content."""
+    """Publishes the slot's next complete page, or follows the one that already has its content.
+
+    False for a scored prompt that is cached already: it computes all of it again, and would hold
+    every page twice."""
     slots, requests, pages = world[0].slots, world[0].requests, world[0].pages
     count = world[0].settings.page_tokens
     index = slots.published_count[slot]
@@ -25,10 +28,16 @@ def publish_next(world, slot, row):
             pages.ids[page, i] = ids[block, at + i]
         publish_page(world, page, hashed, parent, requests.salt[row])
         world[0].counters.pages_published += 1
+    elif requests.flags[row] & FLAG_SCORED != 0:
+        return False
+    elif not resident(pages.state[page]):
+        adopt_page(world, page, slots.pages[slot, index])
+        slots.pages[slot, index] = page
     reference_page(world, page)  # else a duplicate's original could be evicted from under us
     slots.published_page[slot] = page
     slots.published_hash[slot] = hashed
     slots.published_count[slot] = index + 1
+    return True
 
 
 @kernel
@@ -43,7 +52,8 @@ def publishable(world, row):
 
 @system(
     reads="settings.* frames.* lanes.slot requests.* tokens.ids",
-    writes="slots.published_count slots.published_page slots.published_hash pages.* prefixes.* "
+    writes="slots.published_count slots.published_page slots.published_hash slots.pages "
+           "pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest "
            "counters.pages_published",
 )
 def publish(world):
@@ -62,4 +72,5 @@ def publish(world):
             row = slots.request[slot]
             if publishable(world, row):
                 for _ in range(complete - slots.published_count[slot]):
-                    publish_next(world, slot, row)
+                    if not publish_next(world, slot, row):
+                        break

@@ -13,6 +13,7 @@ from helios_dod.terms import FRAME_COMPOSED, OP_INITIALIZE
 def reserve(world):
     """Grows the page table of each composed lane and lists the entries that the device lacks."""
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
+    pages = world[0].pages
     page_tokens = world[0].settings.page_tokens
     for frame in range(frames.state.shape[0]):
         if (frames.state[frame] != FRAME_COMPOSED
@@ -28,12 +29,12 @@ def reserve(world):
             for index in range(slots.page_count[slot], needed):
                 slots.pages[slot, index] = take_page(world, slot)
                 if index < slots.promise[slot]:
-                    world[0].pages.promised_count -= 1
+                    pages.promised_count -= 1
             slots.page_count[slot] = max(slots.page_count[slot], needed)
             for index in range(slots.uploaded_count[slot], slots.page_count[slot]):
                 lanes.page_update_slot[frame, updates] = slot
                 lanes.page_update_index[frame, updates] = index
-                lanes.page_update_page[frame, updates] = slots.pages[slot, index]
+                lanes.page_update_page[frame, updates] = pages.place[slots.pages[slot, index]]
                 updates += 1
             slots.uploaded_count[slot] = slots.page_count[slot]
         frames.page_update_count[frame] = updates

@@ -30,7 +30,8 @@ def free_slot(world, slot):
     for index in range(slots.page_count[slot] - 1, -1, -1):
         release_page(world, slot, slots.pages[slot, index])
         slots.pages[slot, index] = NO_ROW
-    world[0].pages.promised_count -= max(slots.promise[slot] - slots.page_count[slot], 0)
+    world[0].pages.promised_count -= (
+        max(slots.promise[slot] - slots.page_count[slot], 0) + slots.restoring[slot])
     assert world[0].pages.promised_count >= 0
     slots.state[slot] = FREE
     slots.request[slot] = NO_ROW
@@ -41,6 +42,8 @@ def free_slot(world, slot):
     slots.sampled[slot] = 0
     slots.feedback[slot] = 0
     slots.promise[slot] = 0
+    slots.restoring[slot] = 0
+    slots.arrived[slot] = 0
     slots.prefill_end[slot] = 0
     slots.free[slots.free_count] = slot
     slots.free_count += 1
@@ -53,8 +56,8 @@ def free_slot(world, slot):
 
 @system(
     reads="frames.* slots.in_flight slots.scores_held slots.prompt_score_count",
-    writes="frames.state frames.program slots.* pages.* requests.* grammars.* tokens.owner "
-           "tokens.free tokens.free_count",
+    writes="frames.state frames.program slots.* pages.* prefixes.* tiers.* requests.* grammars.* "
+           "tokens.owner tokens.free tokens.free_count",
 )
 def retire(world):
     """Keeps the live list in admission order."""

@@ -1,43 +1,84 @@
-"""Logical pages of the attention history: free, private to a slot, or immutable and shared."""
+"""Logical pages of the attention history: free, private to a slot, or immutable and shared; an
+immutable one lies on the device or in a tier behind it."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, scalar, table, u8, u64
 from helios_dod.system import kernel
 from helios_dod.tables.prefixes import index_page, unindex_page
-from helios_dod.terms import FREE, PAGE_IMMUTABLE, PAGE_PRIVATE
+from helios_dod.tables.tiers import give_place, list_page, unlist_page
+from helios_dod.terms import (
+    FREE,
+    PAGE_FETCHING,
+    PAGE_IMMUTABLE,
+    PAGE_LEAVING,
+    PAGE_OFFLOADED,
+    PAGE_PRIVATE,
+    PAGE_STORED,
+    TIER_DISK,
+    TIER_MEMORY,
+)
 
 
 @table(rows="pages_max")
 class Pages:
-    """One row per logical page. A PRIVATE page has one owner slot; an IMMUTABLE one is counted.
+    """One row per logical page; `place` is where its content lies: a page of the device's cache, or
+    of the tier that `state` says. A PRIVATE page has one owner slot; all later states are immutable
+    and counted. Programs name places, everything else names rows.
 
-    Invariants: FREE + PRIVATE + IMMUTABLE rows = page_count. `references` is the number of page
-    tables that name an immutable page and of slots whose published text it is part of (a slot may
-    hold a private duplicate of it); `children` is the number of immutable pages behind it. A page
-    that is referenced has referenced ancestors. The eviction list holds the immutable pages with
-    neither, least recently released first; `idle_count` is the number of those without references.
-    `promised_count` <= free_count + idle_count: pages that admitted requests may still take.
+    Invariants: places of the device are free or belong to one row whose state is PRIVATE to
+    FETCHING, and so for each tier; a copy in flight holds a second place. A row in use has a place,
+    so a free place means a free row. `references` is the number of page tables that name an
+    immutable page and of slots whose published text it is part of (a slot may hold a private
+    duplicate of it). A page that is referenced has referenced ancestors; one on the device
+    (IMMUTABLE to FETCHING) has its parent there. `children` is the number of pages behind it that
+    are on the device and not LEAVING, `behind` that of all others. The eviction list holds the
+    IMMUTABLE pages without references and children, least recently released first; `idle_count`
+    is the number of IMMUTABLE and LEAVING ones without references. `promised_count` <= free_count +
+    idle_count: pages that admitted requests may still take.
     """
 
     state: u8
     group: u8  # page group of the histories it holds
+    lost: u8  # its copy failed: the row only keeps what is behind it in its place
     owner: i32  # slot or NO_ROW
+    place: i32
     references: i32
     children: i32
+    behind: i32
     parent: i32  # the page before it in its text, or NO_ROW
     hash: u64
     salt: u64
     ids: i32["PAGE_TOKENS_MAX"]  # tokens of an immutable page
-    older: i32  # eviction list
+    older: i32  # eviction list, or the list of its tier
     newer: i32
-    free: scalar(i32["pages_max"])
-    free_count: scalar(i32)
-    page_count: scalar(i32)  # pages that the backed cache has
+    rows: scalar(i32["pages_max"])  # stack of free rows
+    row_count: scalar(i32)
+    free: scalar(i32["pages_max"])  # stacks of free places: the device's, then each tier's
+    free_count: scalar(i32)  # the device's
+    page_count: scalar(i32)  # pages that the backed cache of the device has
     promised_count: scalar(i32)
     idle_count: scalar(i32)
     oldest: scalar(i32)
     newest: scalar(i32)
-    epoch: scalar(i32)  # changes when a page is published or evicted
+    epoch: scalar(i32)  # changes when a page is published or what it holds is dropped
+
+
+@kernel
+def on_device(state):
+    """Has an immutable page a place on the device, if only the one that it is copied to?"""
+    return state <= PAGE_FETCHING
+
+
+@kernel
+def resident(state):
+    """Can programs read an immutable page?"""
+    return state <= PAGE_LEAVING
+
+
+@kernel
+def tier_of(state):
+    """The tier where an immutable page that is not on the device lies."""
+    return TIER_DISK if state == PAGE_STORED else TIER_MEMORY
 
 
 @kernel
@@ -84,40 +125,134 @@ def unlist_evictable(world, page):
 
 
 @kernel
-def take_page(world, slot):
-    """A free page, now private to the slot; `evict` and `preempt` have made sure of one."""
+def take_device_place(world):
+    """A free place of the device; `evict` and `preempt` have made sure of one."""
     pages = world[0].pages
     assert pages.free_count > 0
     pages.free_count -= 1
-    page = pages.free[pages.free_count]
-    assert pages.state[page] == FREE
-    pages.state[page] = PAGE_PRIVATE
-    pages.owner[page] = slot
-    return page
+    return pages.free[pages.free_count]
 
 
 @kernel
-def free_page(world, page):
-    """Puts a page that nothing holds on the free stack."""
+def give_device_place(world, place):
+    """Gives a place of the device back."""
     pages = world[0].pages
-    pages.state[page] = FREE
-    pages.owner[page] = NO_ROW
-    pages.parent[page] = NO_ROW
-    pages.hash[page] = 0
-    pages.salt[page] = 0
-    pages.free[pages.free_count] = page
+    assert 0 <= place < pages.page_count and pages.free_count < pages.page_count
+    pages.free[pages.free_count] = place
     pages.free_count += 1
 
 
 @kernel
-def reference_page(world, page):
-    """One more page table names an immutable page."""
+def take_page(world, slot):
+    """A row with a free place of the device, now private to the slot."""
     pages = world[0].pages
-    assert pages.state[page] == PAGE_IMMUTABLE
-    if pages.references[page] == 0:
-        pages.idle_count -= 1
+    place = take_device_place(world)
+    assert pages.row_count > 0
+    pages.row_count -= 1
+    page = pages.rows[pages.row_count]
+    assert pages.state[page] == FREE
+    pages.state[page] = PAGE_PRIVATE
+    pages.owner[page] = slot
+    pages.place[page] = place
+    return page
+
+
+@kernel
+def free_row(world, page):
+    """Frees the row of a page that nothing holds; its place is given back or handed on."""
+    pages = world[0].pages
+    pages.state[page] = FREE
+    pages.owner[page] = NO_ROW
+    pages.place[page] = NO_ROW
+    pages.parent[page] = NO_ROW
+    pages.hash[page] = 0
+    pages.salt[page] = 0
+    pages.lost[page] = 0
+    pages.rows[pages.row_count] = page
+    pages.row_count += 1
+
+
+@kernel
+def free_page(world, page):
+    """Frees a page that nothing holds, and its place on the device."""
+    give_device_place(world, world[0].pages.place[page])
+    free_row(world, page)
+
+
+@kernel
+def child_comes(world, page):
+    """A page now stays on the device: its parent is not to be evicted before it."""
+    pages = world[0].pages
+    parent = pages.parent[page]
+    if parent == NO_ROW:
+        return
+    if (pages.children[parent] == 0 and pages.references[parent] == 0
+            and pages.state[parent] == PAGE_IMMUTABLE):
+        unlist_evictable(world, parent)
+    pages.children[parent] += 1
+    pages.behind[parent] -= 1
+
+
+@kernel
+def child_goes(world, page):
+    """A page leaves the device, or will when its copy ends: its parent may be the next."""
+    pages = world[0].pages
+    parent = pages.parent[page]
+    if parent == NO_ROW:
+        return
+    pages.children[parent] -= 1
+    pages.behind[parent] += 1
+    if (pages.children[parent] == 0 and pages.references[parent] == 0
+            and pages.state[parent] == PAGE_IMMUTABLE):
+        list_oldest(world, parent)
+
+
+@kernel
+def drop_page(world, page):
+    """Drops a page that lies in a tier, that no list has, and that nothing is behind."""
+    pages = world[0].pages
+    assert pages.references[page] == 0 and pages.children[page] == 0 and pages.behind[page] == 0
+    unindex_page(world, page)
+    if pages.parent[page] != NO_ROW:
+        pages.behind[pages.parent[page]] -= 1
+    pages.epoch += 1
+    give_place(world, tier_of(pages.state[page]), pages.place[page])
+    free_row(world, page)
+
+
+@kernel
+def rest_page(world, page):
+    """An immutable page without references comes to rest where it is."""
+    pages = world[0].pages
+    state = pages.state[page]
+    if state == PAGE_IMMUTABLE:
+        pages.idle_count += 1
         if pages.children[page] == 0:
-            unlist_evictable(world, page)
+            list_evictable(world, page)
+    elif state == PAGE_LEAVING:
+        pages.idle_count += 1
+    elif state in (PAGE_OFFLOADED, PAGE_STORED):
+        if pages.lost[page] == 1 and pages.children[page] + pages.behind[page] == 0:
+            drop_page(world, page)
+        else:
+            list_page(world, tier_of(state), page)
+
+
+@kernel
+def reference_page(world, page):
+    """One more page table, or text, names an immutable page."""
+    pages = world[0].pages
+    state = pages.state[page]
+    assert state >= PAGE_IMMUTABLE
+    if pages.references[page] == 0:
+        if state == PAGE_IMMUTABLE:
+            pages.idle_count -= 1
+            if pages.children[page] == 0:
+                unlist_evictable(world, page)
+        elif state == PAGE_LEAVING:
+            pages.idle_count -= 1
+        elif state in (PAGE_OFFLOADED, PAGE_STORED):
+            unlist_page(world, tier_of(state), page)
     pages.references[page] += 1
 
 
@@ -126,11 +261,9 @@ def dereference_page(world, page):
     """One reference less; without any, an immutable page is idle but stays cached."""
     pages = world[0].pages
     pages.references[page] -= 1
-    assert pages.state[page] == PAGE_IMMUTABLE and pages.references[page] >= 0
+    assert pages.state[page] >= PAGE_IMMUTABLE and pages.references[page] >= 0
     if pages.references[page] == 0:
-        pages.idle_count += 1
-        if pages.children[page] == 0:
-            list_evictable(world, page)
+        rest_page(world, page)
 
 
 @kernel
@@ -170,30 +303,52 @@ def publish_page(world, page, hashed, parent, salt):
     pages.owner[page] = NO_ROW
     pages.references[page] = 1
     pages.children[page] = 0
+    pages.behind[page] = 0
     pages.hash[page] = hashed
     pages.salt[page] = salt
     pages.parent[page] = parent
     if parent != NO_ROW:
-        if pages.children[parent] == 0 and pages.references[parent] == 0:
-            unlist_evictable(world, parent)
-        pages.children[parent] += 1
+        pages.behind[parent] += 1
+        child_comes(world, page)
     pages.epoch += 1
     index_page(world, page)
 
 
 @kernel
+def adopt_page(world, page, private):
+    """A page that is not on the device gets the content that a slot computed again: the place of
+    its private page. That row is free; `page` has one reference more, by the slot's table.
+
+    A copy of it in flight goes on; `settle` gives its places back."""
+    pages = world[0].pages
+    state = pages.state[page]
+    assert pages.state[private] == PAGE_PRIVATE and state > PAGE_LEAVING
+    if state in (PAGE_OFFLOADED, PAGE_STORED):
+        if pages.references[page] == 0:
+            unlist_page(world, tier_of(state), page)
+        give_place(world, tier_of(state), pages.place[page])
+    if not on_device(state):
+        child_comes(world, page)
+    pages.state[page] = PAGE_IMMUTABLE
+    pages.lost[page] = 0
+    pages.place[page] = pages.place[private]
+    pages.references[page] += 1
+    free_row(world, private)
+
+
+@kernel
 def evict_oldest(world):
-    """Frees the least recently released page; its parent may be the next."""
+    """Drops the least recently released page of the device; nothing is behind it, and its parent
+    may be the next."""
     pages = world[0].pages
     page = pages.oldest
-    assert page != NO_ROW and pages.references[page] == 0 and pages.children[page] == 0
+    assert page != NO_ROW and pages.references[page] == 0
+    assert pages.children[page] == 0 and pages.behind[page] == 0
     unlist_evictable(world, page)
     unindex_page(world, page)
-    parent = pages.parent[page]
-    if parent != NO_ROW:
-        pages.children[parent] -= 1
-        if pages.children[parent] == 0 and pages.references[parent] == 0:
-            list_oldest(world, parent)
+    child_goes(world, page)
+    if pages.parent[page] != NO_ROW:
+        pages.behind[pages.parent[page]] -= 1
     pages.idle_count -= 1
     pages.epoch += 1
     free_page(world, page)

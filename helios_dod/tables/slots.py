@@ -8,7 +8,8 @@ class Slots:
     """One row per physical request row on the device.
 
     Invariants: `consumed <= scheduled`; `scheduled - consumed` tokens are in flight;
-    pages[:page_count] are owned by the slot; `page_count * page_tokens >= scheduled`.
+    pages[:page_count] are owned by the slot; `page_count * page_tokens >= scheduled`. Pages of a
+    slot's table and text can be read unless it is RESTORING, or DRAINING after that.
     """
 
     state: u8
@@ -24,6 +25,8 @@ class Slots:
     uploaded_count: i32  # page-table entries that the device has
     prefill_end: i32  # tokens to prefill: the prompt, after preemption the output so far too
     promise: i32  # pages that admission promised; what the slot holds beyond is overcommitted
+    restoring: i32  # last entries of its table that have no place on the device yet
+    arrived: i32  # first entries that a slot which waits for copies knows to be readable
     published_count: i32  # pages whose content is indexed
     published_page: i32  # the immutable page of the last of them
     published_hash: u64

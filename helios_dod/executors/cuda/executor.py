@@ -1,5 +1,6 @@
 """The CUDA executor: prepared graphs, a launch a step, completion polled without driver calls."""
 
+import mmap
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from numba import typeof
 
 from helios_dod.executors.base import DeviceError, Geometry
 from helios_dod.executors.cuda import watch
+from helios_dod.executors.cuda.copies import Copies, Planes
 from helios_dod.executors.cuda.driver import Device, call, driver
 from helios_dod.executors.cuda.graphs import Code, Graph
 from helios_dod.executors.cuda.memory import Memory
@@ -43,6 +45,7 @@ class CudaExecutor:
         self._finished = 0  # sequence of the newest of them
         self._failure: DeviceError | None = None
         self._thread: threading.Thread | None = None
+        self._copies: Copies | None = None
         self._closed = False
         self.load_ns: dict[str, int] = {}
 
@@ -138,13 +141,15 @@ class CudaExecutor:
         return self._finished
 
     def descriptor(self) -> int:
-        """An eventfd, readable when a program finished since it was last read."""
+        """An eventfd, readable when a program or a copy finished since it was last read."""
         return self._done
 
     def drain(self) -> None:
-        """Waits for every submitted program."""
+        """Waits for every submitted program and copy."""
         while self.poll() >= 0 and self._queued:
             time.sleep(DRAIN_POLL_S)
+        if self._copies is not None:
+            self._copies.drain()
 
     def copy_pages(self, pairs: np.ndarray) -> None:
         """Copies pages of every cache plane behind all earlier programs. pairs: int [n, 2]."""
@@ -158,24 +163,24 @@ class CudaExecutor:
         """Bytes of one page over all cache planes."""
         return sum(plane.row_bytes for plane in self.memory.caches())
 
-    def offload(self, pages: np.ndarray, out: np.ndarray) -> None:
-        """Copies pages into uint8 [n, page_bytes()] behind all earlier programs, and waits."""
-        self._transfer(pages, out, "cuMemcpyDtoHAsync")
+    def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
+        """Pinned memory and a mapped file behind the device, and the streams that copy."""
+        pitch = int(call(
+            "cuDeviceGetAttribute", driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PITCH,
+            self.device.handle))
+        planes = [(plane.address[0], plane.row_bytes) for plane in self.memory.paged()]
+        self._copies = Copies(self.device, Planes(planes, pitch), self.memory.world, self._done,
+                              memory_pages, disk)
 
-    def restore(self, data: np.ndarray, pages: np.ndarray) -> None:
-        """Copies uint8 [n, page_bytes()] back into pages behind all earlier programs, and waits."""
-        self._transfer(pages, data, "cuMemcpyHtoDAsync")
+    def copy(self, queue: int, first: int, end: int) -> None:
+        """Starts commands of world[0].copies."""
+        assert self._copies is not None, "copy before back"
+        self._copies.start(queue, first, end)
 
-    def _transfer(self, pages: np.ndarray, host: np.ndarray, name: str) -> None:
-        assert host.dtype == np.uint8 and host.flags.c_contiguous
-        for row, page in enumerate(np.asarray(pages).tolist()):
-            at = host[row].ctypes.data
-            for plane in self.memory.caches():
-                device = plane.address[0] + page * plane.row_bytes
-                ends = (at, device) if name == "cuMemcpyDtoHAsync" else (device, at)
-                call(name, *ends, plane.row_bytes, self._stream)
-                at += plane.row_bytes
-        call("cuStreamSynchronize", self._stream)
+    def copied(self, queue: int) -> int:
+        """Commands of a queue that have ended."""
+        assert self._copies is not None, "copied before back"
+        return self._copies.ended(queue)
 
     def close(self) -> None:
         """Drains, ends the watcher and frees everything; after an error only what is safe."""
@@ -188,6 +193,8 @@ class CudaExecutor:
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join()
+        if self._copies is not None and self._failure is None:
+            self._copies.close()
         if self._thread is not None and self._failure is None:
             for graph in self.graphs.values():
                 graph.close()

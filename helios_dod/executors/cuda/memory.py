@@ -25,6 +25,7 @@ from helios_dod.executors.host.buffers import (
 from helios_dod.limits import FRAMES_MAX
 
 ALIGN = 256
+PAGES = 4  # proto Symbol: planes with an axis of these pages move with them
 HOST_PAGE = 4096
 SUBMISSION_COUNT, FINISHED_COUNT = 1, 2  # proto ExecutorWord
 MAPPED = 0x02  # CU_MEMHOSTREGISTER_DEVICEMAP and CU_MEMHOSTALLOC_DEVICEMAP
@@ -65,6 +66,8 @@ class Memory:
         used = _used(manifest, programs)
         self.buffers = [self._bind(i, b) if i in used else None
                         for i, b in enumerate(manifest.buffers)]
+        self._paged = [i for i in sorted(used) if manifest.buffers[i].kind == CACHE
+                       and manifest.buffers[i].shape[0].symbol == PAGES]
 
     def allocate(self, nbytes: int) -> int:
         """Device memory of zeros."""
@@ -137,6 +140,10 @@ class Memory:
     def caches(self) -> list[Bound]:
         """Every cache plane."""
         return [bound for bound in self.buffers if bound is not None and bound.kind == CACHE]
+
+    def paged(self) -> list[Bound]:
+        """The cache planes whose pages are those of the world's page table."""
+        return [self.bound(index) for index in self._paged]
 
     def read(self, index: int) -> np.ndarray:
         """The bytes of a buffer, uint8. For tests and tools: it waits for the device."""

@@ -1,5 +1,6 @@
 """The host executor: binds a manifest to memory and runs its programs on own threads."""
 
+import mmap
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from numba import typeof, types
 
 from helios_dod.executors.base import DeviceError, Geometry
 from helios_dod.executors.host import attention, attention_tile, buffers, plan, products, run
+from helios_dod.executors.host.copies import Copies, paged_planes
 from helios_dod.limits import FRAMES_MAX
 
 HOST_COPIES = 256  # page pairs of one copy_pages submission
@@ -42,6 +44,7 @@ class HostExecutor:
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._sequence = 0
+        self._copies: Copies | None = None
         self._closed = False
 
     def load(
@@ -55,6 +58,7 @@ class HostExecutor:
         """Binds every buffer and program, compiles or loads all code, and starts the threads."""
         assert not self._threads, "load is called once"
         self.memory = buffers.Memory(manifest, geometry, weights, staging_first, world)
+        self._planes = paged_planes(manifest, self.memory)
         self._host_count = np.zeros(1, np.int32)
         self._host_pairs = np.zeros((HOST_COPIES, 2), np.int32)
         self._entries = np.zeros(
@@ -168,15 +172,17 @@ class HostExecutor:
         return int(self._control[run.FINISHED])
 
     def descriptor(self) -> int:
-        """An eventfd, readable when a program finished since it was last read."""
+        """An eventfd, readable when a program or a copy finished since it was last read."""
         return self._done
 
     def drain(self) -> None:
-        """Waits for every submitted program."""
+        """Waits for every submitted program and copy."""
         control = self._control
         while control[run.COMPLETED] < control[run.SUBMITTED]:
             self._check()
             time.sleep(DRAIN_POLL_S)
+        if self._copies is not None:
+            self._copies.drain()
 
     def copy_pages(self, pairs: np.ndarray) -> None:
         """Copies pages of every cache plane after all earlier programs. pairs: int [n, 2]."""
@@ -189,29 +195,20 @@ class HostExecutor:
             self.submit(0, self._entries.shape[1] - 1, self._sequence)
         self.drain()
 
-    def page_bytes(self) -> int:
-        """Bytes of one page over all cache planes."""
-        return int(self.memory.caches[:, 1].sum())
+    def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
+        """Memory and a mapped file behind the cache, and the threads that copy."""
+        self._copies = Copies(
+            self._planes, self.memory.world, self._done, memory_pages, disk)
 
-    def offload(self, pages: np.ndarray, out: np.ndarray) -> None:
-        """Copies pages into uint8 [n, page_bytes()] after all earlier programs."""
-        self.drain()
-        at = 0
-        for plane in self._planes():
-            out[:, at : at + plane.shape[1]] = plane[pages]
-            at += plane.shape[1]
+    def copy(self, queue: int, first: int, end: int) -> None:
+        """Starts commands of world[0].copies."""
+        assert self._copies is not None, "copy before back"
+        self._copies.start(queue, first, end)
 
-    def restore(self, data: np.ndarray, pages: np.ndarray) -> None:
-        """Copies uint8 [n, page_bytes()] back into pages after all earlier programs."""
-        self.drain()
-        at = 0
-        for plane in self._planes():
-            plane[pages] = data[:, at : at + plane.shape[1]]
-            at += plane.shape[1]
-
-    def _planes(self) -> list[np.ndarray]:
-        """Every cache plane as uint8 [pages, bytes]."""
-        return [owned.reshape(bound.shape[0], -1) for bound, owned in self.memory.owned_caches()]
+    def copied(self, queue: int) -> int:
+        """Commands of a queue that have ended."""
+        assert self._copies is not None, "copied before back"
+        return self._copies.ended(queue)
 
     def close(self) -> None:
         """Drains, ends the threads and frees everything."""
@@ -220,6 +217,8 @@ class HostExecutor:
         if self._threads and self._failure is None:
             self.drain()
         self._closed = True
+        if self._copies is not None:
+            self._copies.close()
         self._control[run.STOP] = 1
         os.eventfd_write(self._wake, self.thread_count)
         for thread in self._threads:

@@ -1,0 +1,173 @@
+"""Copies of pages between the device, pinned host memory and a mapped file, on own streams.
+
+One call copies a page of all planes where planes lie at equal distances. A thread a queue waits for
+ends, so that nothing is asked of the driver while ticks run; the disk's thread also moves bytes
+between the file and pinned memory.
+"""
+
+import mmap
+import os
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from helios_dod.executors.base import DeviceError
+from helios_dod.executors.cuda.driver import Device, call, driver
+from helios_dod.executors.cuda.pinned import host_bytes
+from helios_dod.limits import COPY_QUEUES
+from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_SINK, QUEUE_DISK
+
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+WAITING_EVENT = 0x1 | 0x2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
+PORTABLE = 0x01  # CU_MEMHOSTALLOC_PORTABLE
+DRAIN_POLL_S = 0.0002
+
+
+class Planes:
+    """The cache planes whose pages move together: (device address, bytes of a page) of each."""
+
+    def __init__(self, planes: list[tuple[int, int]], pitch_max: int) -> None:
+        self.planes = sorted(planes)
+        self.page_bytes = sum(nbytes for _, nbytes in planes)
+        steps = {after[0] - before[0] for before, after in
+                 zip(self.planes, self.planes[1:], strict=False)}
+        sizes = {nbytes for _, nbytes in self.planes}
+        self.pitch = 0  # bytes between planes where one call copies a page of all
+        if len(steps) == 1 and len(sizes) == 1 and max(steps) <= pitch_max:
+            self.pitch = steps.pop()
+
+    def copy(self, page: int, host: int, out: bool, stream: Any) -> None:
+        """Starts the copy of a page to (out) or from page_bytes at a host address."""
+        if self.pitch:
+            call("cuMemcpy2DAsync", self._shape(page, host, out), stream)
+            return
+        for address, nbytes in self.planes:
+            device = address + page * nbytes
+            if out:
+                call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
+            else:
+                call("cuMemcpyHtoDAsync", device, host, nbytes, stream)
+            host += nbytes
+
+    def _shape(self, page: int, host: int, out: bool) -> Any:
+        address, nbytes = self.planes[0]
+        kinds = driver.CUmemorytype
+        shape = driver.CUDA_MEMCPY2D()
+        shape.WidthInBytes, shape.Height = nbytes, len(self.planes)
+        if out:
+            shape.srcMemoryType = kinds.CU_MEMORYTYPE_DEVICE
+            shape.srcDevice, shape.srcPitch = address + page * nbytes, self.pitch
+            shape.dstMemoryType = kinds.CU_MEMORYTYPE_HOST
+            shape.dstHost, shape.dstPitch = host, nbytes
+        else:
+            shape.srcMemoryType = kinds.CU_MEMORYTYPE_HOST
+            shape.srcHost, shape.srcPitch = host, nbytes
+            shape.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE
+            shape.dstDevice, shape.dstPitch = address + page * nbytes, self.pitch
+        return shape
+
+
+class Copies:
+    """The tiers of one device. done: the eventfd that tells of every end."""
+
+    def __init__(self, device: Device, planes: Planes, world: np.ndarray, done: int,
+                 memory_pages: int, disk: mmap.mmap | None) -> None:
+        self.device, self.planes, self._done = device, planes, done
+        self._table = world[0]["copies"]
+        size = planes.page_bytes
+        self._memory = int(call("cuMemHostAlloc", memory_pages * size, PORTABLE))
+        self._held = host_bytes(self._memory, memory_pages * size).reshape(-1, size)
+        self._bounce = int(call("cuMemHostAlloc", size, PORTABLE))
+        self._page = host_bytes(self._bounce, size)
+        self._disk = disk
+        self._mapped = None if disk is None else np.frombuffer(disk, np.uint8).reshape(-1, size)
+        self._out, self._in, self._fetch = (call("cuStreamCreate", NON_BLOCKING) for _ in range(3))
+        slots = self._table["kind"].shape[1]
+        self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(slots)]
+        self._ended, self._handed = [0] * COPY_QUEUES, [0] * COPY_QUEUES
+        self._failure: BaseException | None = None
+        self._work = [SimpleQueue[int | None]() for _ in range(COPY_QUEUES)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(queue,), name=f"copies-{queue}", daemon=True)
+            for queue in range(COPY_QUEUES)]
+        for thread in self._threads:
+            thread.start()
+
+    def _command(self, queue: int, number: int) -> tuple[int, int, int]:
+        """(kind, source, target)."""
+        k = number % self._table["kind"].shape[1]
+        table = self._table
+        return int(table["kind"][queue, k]), int(table["source"][queue, k]), int(
+            table["target"][queue, k])
+
+    def start(self, queue: int, first: int, end: int) -> None:
+        """Starts copies of the memory queue at once, hands those of the disk to its thread."""
+        for number in range(first, end):
+            if queue != QUEUE_DISK:
+                kind, source, target = self._command(queue, number)
+                out = kind == COPY_OFFLOAD
+                page, place = (source, target) if out else (target, source)
+                stream = self._out if out else self._in
+                self.planes.copy(page, self._memory + place * self.planes.page_bytes, out, stream)
+                call("cuEventRecord", self._events[number % len(self._events)], stream)
+            self._handed[queue] = number + 1
+            self._work[queue].put(number)
+
+    def _serve(self, queue: int) -> None:
+        """A queue's thread: commands end in order, whatever stream they are on."""
+        try:
+            self.device.enter()
+            while (number := self._work[queue].get()) is not None:
+                if queue == QUEUE_DISK:
+                    self._move(*self._command(queue, number))
+                else:
+                    call("cuEventSynchronize", self._events[number % len(self._events)])
+                self._ended[queue] = number + 1
+                os.eventfd_write(self._done, 1)
+        except BaseException as error:
+            self._failure = error
+            os.eventfd_write(self._done, 1)
+
+    def _move(self, kind: int, source: int, target: int) -> None:
+        """A copy that the disk takes part in, from its start to its end."""
+        assert self._mapped is not None
+        if kind == COPY_SINK:
+            np.copyto(self._mapped[target], self._held[source])
+            return
+        assert kind == COPY_FETCH
+        np.copyto(self._page, self._mapped[source])
+        self.planes.copy(target, self._bounce, False, self._fetch)
+        call("cuStreamSynchronize", self._fetch)
+
+    def ended(self, queue: int) -> int:
+        """Commands of the queue that have ended."""
+        if self._failure is not None:
+            raise DeviceError(f"copying pages failed: {self._failure}")
+        return self._ended[queue]
+
+    def drain(self) -> None:
+        """Waits for every command."""
+        for queue in range(COPY_QUEUES):
+            while self.ended(queue) < self._handed[queue]:
+                time.sleep(DRAIN_POLL_S)
+
+    def close(self) -> None:
+        """Ends the threads behind their last command and frees everything; the context lives."""
+        for work in self._work:
+            work.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            return  # the context is beyond use
+        for event in self._events:
+            call("cuEventDestroy", event)
+        for stream in (self._out, self._in, self._fetch):
+            call("cuStreamDestroy", stream)
+        del self._held, self._page, self._mapped  # views of what is freed now
+        for address in (self._memory, self._bounce):
+            call("cuMemFreeHost", address)
+        if self._disk is not None:
+            self._disk.close()

@@ -1,0 +1,136 @@
+"""Copies of pages between the cache, host memory and a mapped file, on threads of their own.
+
+Each queue has a thread that runs its commands in order without the GIL, so neither a program nor
+the scheduler waits for a copy, and no copy between cache and memory for the disk.
+"""
+
+import mmap
+import os
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numba import typeof, types
+
+from helios_dod.executors.base import DeviceError
+from helios_dod.executors.host import buffers
+from helios_dod.executors.host import memory as m
+from helios_dod.limits import COPY_QUEUES
+from helios_dod.system import kernel, store_release
+from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
+
+PAGES = 4  # proto Symbol: planes with an axis of these pages move with them
+LINE = 8  # words of a cache line
+DRAIN_POLL_S = 0.0002
+
+
+@kernel(boundscheck=False)
+def move(planes, page, packed, out):
+    """Copies one page of every plane to (out) or from its packed bytes. planes: int64 [n, 2] of
+    address and bytes of a page."""
+    for plane in range(planes.shape[0]):
+        nbytes = planes[plane, 1]
+        at = planes[plane, 0] + page * nbytes
+        if out:
+            m.copy_bytes(packed, at, nbytes)
+        else:
+            m.copy_bytes(at, packed, nbytes)
+        packed += nbytes
+
+
+@kernel(boundscheck=False)
+def run_copies(world, queue, first, end, planes, tiers, done, finished):
+    """Commands first to end - 1 of a queue. tiers: int64 [2], addresses of memory and disk."""
+    copies = world[0].copies
+    page_bytes = np.int64(0)
+    for plane in range(planes.shape[0]):
+        page_bytes += planes[plane, 1]
+    for number in range(first, end):
+        k = number % copies.kind.shape[1]
+        kind = copies.kind[queue, k]
+        source, target = np.int64(copies.source[queue, k]), np.int64(copies.target[queue, k])
+        if kind == COPY_OFFLOAD:
+            move(planes, source, tiers[0] + target * page_bytes, True)
+        elif kind == COPY_RESTORE:
+            move(planes, target, tiers[0] + source * page_bytes, False)
+        elif kind == COPY_FETCH:
+            move(planes, target, tiers[1] + source * page_bytes, False)
+        else:
+            assert kind == COPY_SINK
+            m.copy_bytes(
+                tiers[1] + target * page_bytes, tiers[0] + source * page_bytes, page_bytes)
+        store_release(finished, queue * LINE, number + 1)
+        m.signal(np.int64(done), np.int64(1))
+
+
+def paged_planes(manifest: Any, memory: buffers.Memory) -> np.ndarray:
+    """(address, bytes of a page) of every plane whose pages are those of the world's page table."""
+    return np.array([
+        (bound.address[0], bound.row_bytes)
+        for bound, buffer in zip(memory.buffers, manifest.buffers, strict=True)
+        if bound.kind == buffers.CACHE and buffer.shape[0].symbol == PAGES], np.int64).reshape(
+            -1, 2)
+
+
+class Copies:
+    """The tiers of one host executor. done: the eventfd that tells of every end."""
+
+    def __init__(self, planes: np.ndarray, world: np.ndarray, done: int, memory_pages: int,
+                 disk: mmap.mmap | None) -> None:
+        self.world, self._done, self._disk, self._planes = world, done, disk, planes
+        self.page_bytes = int(planes[:, 1].sum())
+        self.memory = buffers.aligned_zeros(memory_pages * self.page_bytes)
+        self._tiers = np.array([self.memory.ctypes.data, 0], np.int64)
+        if disk is not None:
+            self._mapped = np.frombuffer(disk, np.uint8)
+            self._tiers[1] = self._mapped.ctypes.data
+        self.finished = buffers.aligned_zeros(8 * LINE * COPY_QUEUES).view(np.int64)
+        self._handed = [0] * COPY_QUEUES
+        self._failure: BaseException | None = None
+        run_copies.compile((
+            typeof(world), types.int64, types.int64, types.int64, typeof(self._planes),
+            typeof(self._tiers), types.int64, typeof(self.finished)))
+        self._work = [SimpleQueue[tuple[int, int] | None]() for _ in range(COPY_QUEUES)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(queue,), name=f"copies-{queue}", daemon=True)
+            for queue in range(COPY_QUEUES)]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self, queue: int) -> None:
+        try:
+            while (work := self._work[queue].get()) is not None:
+                run_copies(self.world, queue, *work, self._planes, self._tiers, self._done,
+                           self.finished)
+        except BaseException as error:
+            self._failure = error
+            os.eventfd_write(self._done, 1)
+
+    def start(self, queue: int, first: int, end: int) -> None:
+        """Hands commands to the queue's thread."""
+        self._handed[queue] = end
+        self._work[queue].put((first, end))
+
+    def ended(self, queue: int) -> int:
+        """Commands of the queue that have ended."""
+        if self._failure is not None:
+            raise DeviceError(f"a thread that copies pages failed: {self._failure}")
+        return int(self.finished[queue * LINE])
+
+    def drain(self) -> None:
+        """Waits for every command."""
+        for queue in range(COPY_QUEUES):
+            while self.ended(queue) < self._handed[queue]:
+                time.sleep(DRAIN_POLL_S)
+
+    def close(self) -> None:
+        """Ends the threads behind their last command, and unmaps the file."""
+        for work in self._work:
+            work.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._disk is not None:
+            del self._mapped
+            self._disk.close()

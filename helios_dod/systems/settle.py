@@ -1,0 +1,166 @@
+"""settle: copies of pages that ended -> pages in their new places, or back where they were.
+
+A failed copy loses what it copied: the content is never found again. A page that was taken up
+again, or computed again, while its copy was in flight stays where it is."""
+
+from helios_dod.limits import COPY_QUEUES, NO_ROW
+from helios_dod.system import kernel, system
+from helios_dod.tables.pages import (
+    child_comes,
+    child_goes,
+    give_device_place,
+    on_device,
+    rest_page,
+)
+from helios_dod.tables.tiers import give_place, observe_restores
+from helios_dod.terms import (
+    COPY_FETCH,
+    COPY_OFFLOAD,
+    COPY_RESTORE,
+    COPY_SINK,
+    PAGE_FETCHING,
+    PAGE_IMMUTABLE,
+    PAGE_LEAVING,
+    PAGE_OFFLOADED,
+    PAGE_RESTORING,
+    PAGE_SINKING,
+    PAGE_STORED,
+    TIER_DISK,
+    TIER_MEMORY,
+)
+
+
+@kernel
+def lose(world, page):
+    """What a page held is not to be used."""
+    world[0].pages.lost[page] = 1
+    world[0].pages.epoch += 1
+
+
+@kernel
+def settle_offload(world, page, source, target, failed):
+    """Device -> memory: unless someone needs the page again, its place on the device is free."""
+    pages = world[0].pages
+    assert pages.state[page] == PAGE_LEAVING and pages.place[page] == source
+    world[0].copies.leaving_count -= 1
+    if pages.references[page] > 0 or pages.children[page] > 0:
+        give_place(world, TIER_MEMORY, target)
+        child_comes(world, page)
+        pages.state[page] = PAGE_IMMUTABLE
+        if pages.references[page] == 0:
+            pages.idle_count -= 1
+            rest_page(world, page)
+        return
+    give_device_place(world, source)
+    pages.idle_count -= 1
+    pages.place[page] = target
+    pages.state[page] = PAGE_OFFLOADED
+    if failed:
+        lose(world, page)
+    else:
+        world[0].counters.pages_offloaded += 1
+    rest_page(world, page)
+
+
+@kernel
+def settle_restore(world, page, tier, source, target, failed):
+    """A tier -> device: readable, if its parent is; else back in its tier."""
+    pages = world[0].pages
+    moving = PAGE_RESTORING if tier == TIER_MEMORY else PAGE_FETCHING
+    if pages.state[page] != moving or pages.place[page] != target:
+        give_device_place(world, target)  # it was computed meanwhile
+        give_place(world, tier, source)
+        return
+    parent = pages.parent[page]
+    if failed or (parent != NO_ROW and not on_device(pages.state[parent])):
+        give_device_place(world, target)
+        pages.state[page] = PAGE_OFFLOADED if tier == TIER_MEMORY else PAGE_STORED
+        pages.place[page] = source
+        child_goes(world, page)
+        if failed:
+            lose(world, page)
+    else:
+        give_place(world, tier, source)
+        pages.state[page] = PAGE_IMMUTABLE
+        if tier == TIER_MEMORY:
+            world[0].counters.pages_restored_memory += 1
+        else:
+            world[0].counters.pages_restored_disk += 1
+    if pages.references[page] == 0:
+        rest_page(world, page)
+
+
+@kernel
+def settle_sink(world, page, source, target, failed):
+    """Memory -> disk, unless someone needs the page again."""
+    pages = world[0].pages
+    world[0].copies.sinking_count -= 1
+    if pages.state[page] != PAGE_SINKING or pages.place[page] != source:
+        give_place(world, TIER_MEMORY, source)  # it was computed meanwhile
+        give_place(world, TIER_DISK, target)
+        return
+    if pages.references[page] > 0:
+        give_place(world, TIER_DISK, target)
+        pages.state[page] = PAGE_OFFLOADED
+        return
+    give_place(world, TIER_MEMORY, source)
+    pages.place[page] = target
+    pages.state[page] = PAGE_STORED
+    if failed:
+        lose(world, page)
+    else:
+        world[0].counters.pages_stored += 1
+    rest_page(world, page)
+
+
+@kernel
+def settle_copy(world, queue, k):
+    """One command."""
+    copies = world[0].copies
+    kind, page, failed = copies.kind[queue, k], copies.page[queue, k], copies.failed[queue, k] != 0
+    source, target = copies.source[queue, k], copies.target[queue, k]
+    world[0].counters.copies_failed += failed
+    if kind == COPY_OFFLOAD:
+        settle_offload(world, page, source, target, failed)
+    elif kind == COPY_SINK:
+        settle_sink(world, page, source, target, failed)
+    else:
+        assert kind in (COPY_RESTORE, COPY_FETCH)
+        tier = TIER_MEMORY if kind == COPY_RESTORE else TIER_DISK
+        settle_restore(world, page, tier, source, target, failed)
+
+
+@kernel
+def observe(world, queue, first, end):
+    """What the restores among some commands took, if all of them took the same time."""
+    copies, now = world[0].copies, world[0].clock.now_ns
+    began = max(copies.issued_ns[queue, first % copies.kind.shape[1]], copies.settled_ns[queue])
+    share = (now - began) // (end - first)
+    for number in range(first, end):
+        kind = copies.kind[queue, number % copies.kind.shape[1]]
+        if kind == COPY_RESTORE:
+            observe_restores(world, TIER_MEMORY, share, 1)
+        elif kind == COPY_FETCH:
+            observe_restores(world, TIER_DISK, share, 1)
+    copies.settled_ns[queue] = now
+
+
+@system(
+    reads="clock.now_ns copies.*",
+    writes="copies.first copies.settled_ns copies.leaving_count copies.sinking_count "
+           "tiers.free_count tiers.oldest tiers.newest tiers.restored_ns tiers.restored_count "
+           "pages.* prefixes.page prefixes.tag counters.pages_offloaded counters.pages_stored "
+           "counters.pages_restored_memory counters.pages_restored_disk counters.copies_failed",
+)
+def settle(world):
+    """Every command that the executor reports as ended, in order."""
+    copies = world[0].copies
+    for queue in range(COPY_QUEUES):
+        first, end = copies.first[queue], copies.finished[queue]
+        if first == end:
+            continue
+        assert first < end and end <= copies.end[queue], "copies: more ended than began"
+        observe(world, queue, first, end)
+        for number in range(first, end):
+            settle_copy(world, queue, number % copies.kind.shape[1])
+        copies.first[queue] = end

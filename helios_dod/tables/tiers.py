@@ -1,0 +1,116 @@
+"""Tiers behind the device: where immutable pages go when it needs their room."""
+
+from helios_dod.limits import NO_ROW
+from helios_dod.schema import i32, i64, scalar, table
+from helios_dod.system import kernel
+
+OBSERVED_PAGES = 4096  # restores that a tier's mean looks back on
+OBSERVED_TOKENS = 65_536  # prefilled tokens that their mean looks back on
+PROBES = 64  # one of so many hits that computing seemed cheaper for is restored, to measure again
+
+
+@table(rows="TIERS_MAX")
+class Tiers:
+    """Row 0 is host memory, row 1 disk. The list of a tier holds its pages without references and
+    without a copy in flight, least recently released first.
+
+    A page enters a list behind the pages that follow it in their text, so the first page of the
+    last list has none behind it, unless a copy failed."""
+
+    place_count: i32  # pages that the tier can hold; 0: it is not there
+    first: i32  # its part of the stack pages.free
+    free_count: i32
+    oldest: i32
+    newest: i32
+    restored_ns: i64  # what the newest restores took,
+    restored_count: i64  # and how many pages they were
+    refused_count: i64  # hits that computing was cheaper for
+    prefill_ns: scalar(i64)  # what the newest prefills took,
+    prefill_tokens: scalar(i64)  # and how many tokens they were
+
+
+@kernel
+def take_place(world, tier):
+    """A free place of a tier, or NO_ROW."""
+    tiers, pages = world[0].tiers, world[0].pages
+    if tiers.free_count[tier] == 0:
+        return NO_ROW
+    tiers.free_count[tier] -= 1
+    return pages.free[tiers.first[tier] + tiers.free_count[tier]]
+
+
+@kernel
+def give_place(world, tier, place):
+    """Gives a place back."""
+    tiers, pages = world[0].tiers, world[0].pages
+    assert 0 <= place < tiers.place_count[tier]
+    assert tiers.free_count[tier] < tiers.place_count[tier]
+    pages.free[tiers.first[tier] + tiers.free_count[tier]] = place
+    tiers.free_count[tier] += 1
+
+
+@kernel
+def list_page(world, tier, page):
+    """Appends a page to its tier's list, as the most recently released."""
+    tiers, pages = world[0].tiers, world[0].pages
+    newest = tiers.newest[tier]
+    pages.older[page] = newest
+    pages.newer[page] = NO_ROW
+    if newest == NO_ROW:
+        tiers.oldest[tier] = page
+    else:
+        pages.newer[newest] = page
+    tiers.newest[tier] = page
+
+
+@kernel
+def unlist_page(world, tier, page):
+    """Takes a page out of its tier's list."""
+    tiers, pages = world[0].tiers, world[0].pages
+    older, newer = pages.older[page], pages.newer[page]
+    if older == NO_ROW:
+        tiers.oldest[tier] = newer
+    else:
+        pages.newer[older] = newer
+    if newer == NO_ROW:
+        tiers.newest[tier] = older
+    else:
+        pages.older[newer] = older
+    pages.older[page] = NO_ROW
+    pages.newer[page] = NO_ROW
+
+
+@kernel
+def observe_restores(world, tier, elapsed, count):
+    """Adds what restoring `count` pages took; old observations fade."""
+    tiers = world[0].tiers
+    if tiers.restored_count[tier] >= OBSERVED_PAGES:
+        tiers.restored_ns[tier] //= 2
+        tiers.restored_count[tier] //= 2
+    tiers.restored_ns[tier] += elapsed
+    tiers.restored_count[tier] += count
+
+
+@kernel
+def observe_prefill(world, elapsed, count):
+    """Adds what prefilling `count` tokens took; old observations fade."""
+    tiers = world[0].tiers
+    if tiers.prefill_tokens >= OBSERVED_TOKENS:
+        tiers.prefill_ns //= 2
+        tiers.prefill_tokens //= 2
+    tiers.prefill_ns += elapsed
+    tiers.prefill_tokens += count
+
+
+@kernel
+def worthwhile(world, tier):
+    """Is restoring a page from a tier cheaper than computing it? Yes while a cost is unknown."""
+    tiers = world[0].tiers
+    restored, tokens = tiers.restored_count[tier], tiers.prefill_tokens
+    if restored == 0 or tokens == 0:
+        return True
+    computing = tiers.prefill_ns * world[0].settings.page_tokens // tokens
+    if tiers.restored_ns[tier] // restored <= computing:
+        return True
+    tiers.refused_count[tier] += 1
+    return tiers.refused_count[tier] % PROBES == 0

@@ -1,0 +1,122 @@
+"""Pages behind the cache of the host executor: answers are the same bits, with the real model; the
+copies alone; and the file behind memory."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from embedded import Embedded
+from test_engine_equal import assert_same, requests
+
+from helios_dod import engine as engine_module
+from helios_dod.runtime.disk_tier import map_file
+from helios_dod.runtime.selection import SelectionError
+
+PAGE_BYTES = 2 * 368_640  # f32 planes, 16 tokens a page
+
+
+def long_requests(first_tag: int = 1):
+    """Prompts of some pages each."""
+    rng = np.random.default_rng(5)
+    return [replace(request, prompt=rng.integers(0, 49_152, 100 + 7 * i, dtype=np.int32))
+            for i, request in enumerate(requests(8, first_tag))]
+
+
+@pytest.fixture(scope="module")
+def resident(f32_core):
+    """Answers of an engine whose cache holds everything."""
+    with Embedded(f32_core) as engine:
+        return engine.ask(long_requests())
+
+
+@pytest.mark.parametrize("disk_pages", [0, 60], ids=["memory", "disk"])
+def test_offloaded_equals_resident(f32_core, resident, tmp_path, disk_pages):
+    """A cache that holds two of eight prompts: asked again, they are restored, to the same bits."""
+    options = {"offload_bytes": (8 if disk_pages else 80) * PAGE_BYTES}
+    if disk_pages:
+        options |= {"disk_bytes": disk_pages * PAGE_BYTES, "disk_folder": tmp_path}
+    with Embedded(f32_core, cache_bytes=24 * PAGE_BYTES, concurrency=2, **options) as engine:
+        counters = engine.engine.world[0]["counters"]
+        for turn in range(3):
+            for i, request in enumerate(long_requests(1 + 100 * turn)):
+                assert_same(engine.ask([request]), resident[i : i + 1])
+        assert counters["pages_offloaded"] > 30 and counters["copies_failed"] == 0
+        assert counters["pages_restored_memory"] + counters["pages_restored_disk"] > 30
+        if disk_pages:
+            assert counters["pages_stored"] > 20 and counters["pages_restored_disk"] > 20
+        assert os.listdir(tmp_path) == []
+
+
+def test_copies_move_every_plane(f32_core, tmp_path):
+    """Each kind of command by itself: bytes arrive, neighbours stay, ends come in order."""
+    with Embedded(f32_core, cache_bytes=24 * PAGE_BYTES, offload_bytes=4 * PAGE_BYTES,
+                  disk_bytes=4 * PAGE_BYTES, disk_folder=tmp_path) as embedded:
+        executor, world = embedded.engine.executor, embedded.engine.world
+        planes = [owned.reshape(bound.shape[0], -1)
+                  for bound, owned in executor.memory.owned_caches()]
+        rng = np.random.default_rng(2)
+        for plane in planes:
+            plane[:] = rng.integers(0, 256, plane.shape, dtype=np.uint8)
+        before = [plane.copy() for plane in planes]
+        copies = world[0]["copies"]
+
+        def command(queue, number, kind, source, target):
+            copies["kind"][queue, number] = kind
+            copies["source"][queue, number], copies["target"][queue, number] = source, target
+
+        def run(queue, first, end):
+            executor.copy(queue, first, end)
+            executor.drain()
+            assert executor.copied(queue) == end
+
+        command(0, 0, 1, 5, 2)  # device 5 -> memory 2
+        command(0, 1, 2, 2, 9)  # memory 2 -> device 9
+        run(0, 0, 2)
+        command(1, 0, 3, 2, 3)  # memory 2 -> disk 3
+        command(1, 1, 4, 3, 11)  # disk 3 -> device 11
+        run(1, 0, 2)
+        for plane, old in zip(planes, before, strict=True):
+            old[9], old[11] = old[5], old[5]
+            assert np.array_equal(plane, old)
+
+
+def test_idle_engine_wakes_for_a_copy(f32_core, monkeypatch):
+    """A request that only waits for a restore goes on when it ends: the loop looks by itself only
+    once in hours here."""
+    monkeypatch.setattr(engine_module, "IDLE_WAIT_S", 10_000)
+    made = long_requests()
+    with Embedded(f32_core, cache_bytes=24 * PAGE_BYTES, concurrency=2,
+                  offload_bytes=80 * PAGE_BYTES) as engine:
+        for request in made:
+            engine.ask([request])
+        restored = int(engine.engine.world[0]["counters"]["pages_restored_memory"])
+        engine.ask([replace(made[0], tag=50)])
+        assert engine.engine.world[0]["counters"]["pages_restored_memory"] > restored
+
+
+def test_disk_without_room_or_folder_is_refused(tmp_path):
+    with pytest.raises(SelectionError, match="disk_folder"):
+        map_file(tmp_path / "missing", 4096)
+    with pytest.raises(SelectionError, match="disk_folder"):
+        map_file(tmp_path, 1 << 60)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("options, field", [
+    ({"disk_bytes": 1 << 20}, "disk_bytes"),
+    ({"offload_bytes": 1}, "offload_bytes"),
+    ({"offload_bytes": 1 << 50}, "offload_bytes"),
+    ({"offload_bytes": 1 << 20, "disk_bytes": 1 << 20}, "disk_bytes"),
+])
+def test_tiers_that_cannot_be_are_refused(options, field):
+    from helios_dod.contract.decode import decode
+    from helios_dod.runtime.binding import staging_layout
+    from helios_dod.runtime.selection import Options, choose
+    from helios_dod.simulation.programs import simulated_core
+
+    manifest, serving = simulated_core()
+    contract = decode(serving, manifest)
+    with pytest.raises(SelectionError, match=field):
+        choose(contract, 128, lambda geometry: staging_layout(contract, geometry)[1],
+               Options(cache_bytes=1 << 16, **options))
