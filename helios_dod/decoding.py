@@ -15,14 +15,8 @@ NEED, LOW, HIGH, COUNT, STARTED, HELD = 0, 1, 2, 3, 4, 5
 
 
 @kernel
-def put_byte(out, at, state, byte, escape, strip):
-    """Writes one byte of valid text at out[at]; the position after it.
-
-    escape: as in a JSON string. strip: the first byte of a text is dropped if it is a space."""
-    if state[STARTED] == 0:
-        state[STARTED] = 1
-        if strip and byte == 0x20:
-            return at
+def put_text(out, at, byte, escape):
+    """Writes one byte of valid text at out[at]; the position after it. escape: as in JSON."""
     if not escape or (byte >= 0x20 and byte != 0x22 and byte != 0x5C):
         out[at] = byte
         return at + 1
@@ -46,6 +40,18 @@ def put_byte(out, at, state, byte, escape, strip):
     low = byte & 15
     out[at + 5] = 0x30 + low if low < 10 else 0x57 + low
     return at + 6
+
+
+@kernel
+def put_byte(out, at, state, byte, escape, strip):
+    """Writes one byte of valid text at out[at]; the position after it.
+
+    escape: as in a JSON string. strip: the first byte of a text is dropped if it is a space."""
+    if state[STARTED] == 0:
+        state[STARTED] = 1
+        if strip and byte == 0x20:
+            return at
+    return put_text(out, at, byte, escape)
 
 
 @kernel

@@ -14,6 +14,7 @@ from helios_dod.limits import (
     DELIMITERS_MAX,
     EOS_MAX,
     STOP_IDS_MAX,
+    STOP_ROW_PAD,
     STOP_SEQUENCE_TOKENS_MAX,
     STOP_SEQUENCES_MAX,
     STOP_STRINGS_MAX,
@@ -186,7 +187,7 @@ class Edge:
         self.world, self.frontend = world, frontend
         self._context_max = world[0]["requests"]["blocks"].shape[1] * TOKEN_BLOCK
         stops = world[0]["stops"]
-        self._stop_symbols = stops["bytes"].shape[1], stops["tokens"].shape[1]
+        self._stop_symbols = (stops["bytes"].shape[1] - STOP_ROW_PAD, stops["tokens"].shape[1])
         self._events = np.zeros(batch, EVENT)
         e = self._events
         self._columns = tuple(

@@ -13,6 +13,8 @@ STOP_SEQUENCES_MAX = 16  # stop_token_sequences of one request
 STOP_SEQUENCE_TOKENS_MAX = 64  # tokens of one of them
 STOP_PATTERNS_MAX = max(STOP_STRINGS_MAX, STOP_SEQUENCES_MAX)
 STOP_PATTERN_ENDS_MAX = STOP_PATTERNS_MAX + 1
+BYTE_BITS = 4  # 64-bit words of a set of bytes
+STOP_ROW_PAD = 64  # symbols that part two rows of stop patterns
 DELIMITERS_MAX = 32  # special tokens that the parser of one request's output reads as text
 DECODING_WORDS = 8  # state of a text that is being decoded
 DECODED_MAX = 7  # bytes that one byte of a token can decide: a replacement and a character
@@ -89,6 +91,16 @@ class Limits:
     def piece_ends_max(self) -> int:
         """Where tokens begin in the byte table, and where the last one ends."""
         return self.vocabulary_max + 1
+
+    @property
+    def stop_bytes_row(self) -> int:
+        """A row of stop bytes. Not a power of two: rows would all lie in one set of the cache."""
+        return self.stop_bytes_max + STOP_ROW_PAD
+
+    @property
+    def stop_symbols_row(self) -> int:
+        """The same of failure links."""
+        return self.stop_symbols_max + STOP_ROW_PAD
 
     @property
     def stop_symbols_max(self) -> int:

@@ -32,10 +32,12 @@ from helios_dod.terms import (
     FLAG_TIMED,
     INGRESS_CANCEL,
     REJECT_PAGES,
+    TEXT_ALL,
 )
 from helios_dod.world import boot
 
 CONTEXT = 4096
+WITHHELD = (FINISH_EOS, FINISH_STOP_TOKEN)  # the last token is not shown
 TRIGGERS = {"<reject>": REJECT_PAGES, "<nonfinite>": FINISH_NON_FINITE}
 
 
@@ -120,6 +122,7 @@ class FakeEngine:
         rows = ring["kind"].shape[1]
         assert end - ring["first"][frontend, 0] < rows, "egress ring full"
         ring["top_count"][frontend, end % rows] = -1
+        ring["text"][frontend, end % rows] = TEXT_ALL
         for name, value in {"tag": request.tag, **columns}.items():
             ring[name][frontend, end % rows] = value
         ring["end"][frontend, 0] = end + 1
@@ -180,7 +183,7 @@ class FakeEngine:
             ended = FINISH_STOP_TOKEN
         elif not ended and request.count + 1 >= request.limit:
             ended = FINISH_LIMIT
-        self.emit(request, token)
+        self.emit(request, token, ended)
         if ended:
             self.finish(request, ended)
 
@@ -191,10 +194,11 @@ class FakeEngine:
             self.put(request, kind=EGRESS_SCORE, token=token, index=position, logprob=bits,
                      top_count=0)
 
-    def emit(self, request: Running, token: int) -> None:
+    def emit(self, request: Running, token: int, ended: int) -> None:
         """A token event, with made-up log-probabilities."""
         columns: dict[str, Any] = {"kind": EGRESS_TOKEN, "token": token, "index": request.count,
-                                   "completed_ns": 0}
+                                   "completed_ns": 0,
+                                   "shown": request.count + (ended not in WITHHELD)}
         if request.flags & FLAG_TIMED:
             columns["completed_ns"] = time.monotonic_ns()
         if request.top >= 0:
@@ -209,7 +213,8 @@ class FakeEngine:
         """The final event."""
         self.running.remove(request)
         self.world[0]["counters"]["finished"] += 1
-        self.put(request, kind=EGRESS_FINISHED, reason=reason, index=request.count, value=1)
+        self.put(request, kind=EGRESS_FINISHED, reason=reason, index=request.count, value=1,
+                 shown=request.count - (reason in WITHHELD))
 
 
 def run(core: Path, memory: memoryview, limits_name: str, wake_engine: int, wake_workers: list[int],

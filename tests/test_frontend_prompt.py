@@ -174,8 +174,8 @@ def test_round_trip(preparer: Preparer, said: str) -> None:
     made = preparer.prepare(decode_chat(json.dumps(body).encode()), 1000)
     wrote = tokenizer.encode(said, add_special_tokens=False).ids
     reading = made.readings[0]
-    events = [event for token in wrote for event in reading.token(token)]
-    result = gather([*events, *reading.finish(FINISH_EOS)])
+    events = [event for i, token in enumerate(wrote) for event in reading.token(token, i + 1)]
+    result = gather([*events, *reading.finish(FINISH_EOS, len(wrote))])
     answer: dict[str, Any] = {
         "role": "assistant", "content": result.content, "reasoning_content": result.reasoning}
     if result.calls:
@@ -207,7 +207,7 @@ def test_continued_answers(preparer: Preparer) -> None:
     messages[1] = {"role": "assistant", "content": "", "reasoning_content": "First"}
     body = {"model": "m", "messages": messages, "continue_final_message": True}
     made = preparer.prepare(decode_chat(json.dumps(body).encode()), 1000)
-    events = made.readings[0].token(text_tables.tagged().tokenizer.token_to_id("a"))
+    events = made.readings[0].token(text_tables.tagged().tokenizer.token_to_id("a"), 1)
     assert [(event.kind, event.text) for event in events] == [(REASONING, "a")]
     closed = text_of(preparer, messages=messages, add_generation_prompt=False)
     assert closed.endswith("<|im_end|>\n")

@@ -10,7 +10,7 @@ from helios_dod.frontend.output.cases import Result, gather
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.reading import Readers
 from helios_dod.frontend.text import ByteTable
-from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FINISH_STOP_TOKEN
+from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FINISH_STOP_STRING, FINISH_STOP_TOKEN
 
 TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"x": {"type": "string"}}}}
 
@@ -35,11 +35,15 @@ class Words:
 
     def read(self, parts: Sequence[str], tools: dict[str, Any] = TOOLS, ends: tuple[str, ...] = (),
              reason: int = FINISH_EOS, prompt: Sequence[str] = ("x",), **options: Any) -> Result:
-        """What the parts come to, and how many calls the reading counts as finished."""
-        reading = self.readers.readings(
-            self.ids(*prompt), tools, self.ids(*ends), [1], **options)[0]
-        events = [event for token in self.ids(*parts) for event in reading.token(token)]
-        events += reading.finish(reason)
+        """What the parts come to, and how many calls the reading counts as finished.
+
+        A token of `ends` is withheld until the next, and for good where the reason says so."""
+        reading = self.readers.readings(self.ids(*prompt), tools, [1], **options)[0]
+        tokens, events = self.ids(*parts), []
+        for i, token in enumerate(tokens):
+            events += reading.token(token, i if token in self.ids(*ends) else i + 1)
+        ended = reason != FINISH_LIMIT and tokens[-1] in self.ids(*ends)
+        events += reading.finish(reason, len(tokens) - ended)
         result = gather(events)
         assert reading.calls_finished == len(result.calls)
         return result
@@ -102,5 +106,47 @@ def test_tool_tags_are_text_without_tools(tagged: Words) -> None:
 
 
 def test_tokens_outside_the_table_are_nothing(tagged: Words) -> None:
-    reading = tagged.readers.readings([1], TOOLS, (), [1])[0]
-    assert not reading.token(100_000) and not reading.token(-1)
+    reading = tagged.readers.readings([1], TOOLS, [1])[0]
+    assert not reading.token(100_000, 1) and not reading.token(-1, 2)
+
+
+def cut(words: Words, parts: Sequence[str], stop: str, **options: Any) -> Result:
+    """What is read when the parts end with the first token that completes `stop` in their text."""
+    reading = words.readers.readings(words.ids("x"), TOOLS, [1], strings=True, **options)[0]
+    tokens, events, text = words.ids(*parts), [], ""
+    delimiters = words.readers.delimiters(True)
+    for i, token in enumerate(tokens):
+        data = words.readers.tokens[token]
+        text += "" if token >= 256 and token not in delimiters else data.decode()
+        begin = text.find(stop)
+        if begin >= 0:
+            bound = len(text[:begin].encode())
+            events += reading.token(token, i + 1, bound)
+            events += reading.finish(FINISH_STOP_STRING, i + 1, bound)
+            return gather(events)
+        held = max(size for size in range(len(stop)) if text.endswith(stop[:size]))
+        events += reading.token(token, i + 1, len(text) - held)
+    events += reading.finish(FINISH_LIMIT, len(tokens))
+    return gather(events)
+
+
+def test_a_stop_string_is_found_in_the_envelope(tagged: Words) -> None:
+    parts = ("<think>", "why", "</think>", "so ", "it is", "<|pad|>", "!")
+    assert cut(tagged, parts, "never").content == "so it is!"
+    thought = cut(tagged, parts, "hy</th")
+    assert (thought.reasoning, thought.content) == ("w", "")
+    inside = cut(tagged, parts, "ink>so")  # "</th" is no delimiter once it is cut
+    assert (inside.reasoning, inside.content) == ("why</th", "")
+    assert cut(tagged, parts, "is!").content == "so it "  # the pad token is no text
+    answered = cut(tagged, parts, "o it")
+    assert (answered.reasoning, answered.content) == ("why", "s")
+
+
+def test_a_stop_string_after_a_call_keeps_the_call(tagged: Words) -> None:
+    call = ("<tool_call>", '{"name": "f", "arguments": {"x": "1"}}', "</tool_call>")
+    read = cut(tagged, (*call, "and ", "more"), "and")
+    assert [call.name for call in read.calls] == ["f"] and read.content == ""
+    again = cut(tagged, (*call, *call), '</tool_call><tool_call>{"na')
+    assert [call.name for call in again.calls] == ["f"] and not again.incomplete
+    unfinished = cut(tagged, call, '"1"')
+    assert unfinished.calls == [] and unfinished.incomplete

@@ -13,7 +13,7 @@ from text_tables import Sample
 
 from helios_dod.edges import EVENT
 from helios_dod.frontend.text import ROW_BITS, ByteTable, Detokeniser, TextStream
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISH_EOS, FINISH_LIMIT
+from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, TEXT_ALL
 
 STRINGS = 10_000
 EXTRA = [path for path in os.environ.get("HELIOS_TOKENIZERS", "").split(":") if path]
@@ -114,21 +114,22 @@ def test_byte_table_refuses_wrong_offsets() -> None:
             ByteTable.of(b"ab", offsets, bytes(2))
 
 
-def events_of(rows: list[tuple[int, int, int, int]]) -> np.ndarray:
-    """(kind, tag, token, reason) rows as events."""
+def events_of(rows: list[tuple]) -> np.ndarray:
+    """(kind, tag, token, index, shown, text) rows as events; without a text: TEXT_ALL."""
     events = np.zeros(len(rows), EVENT)
-    for i, (kind, tag, token, reason) in enumerate(rows):
-        events[i]["kind"], events[i]["tag"] = kind, tag
-        events[i]["token"], events[i]["reason"] = token, reason
+    for i, row in enumerate(rows):
+        for name, value in zip(("kind", "tag", "token", "index", "shown", "text"),
+                               (*row, TEXT_ALL)[:6], strict=True):
+            events[i][name] = value
     return events
 
 
-def feed_all(detokeniser: Detokeniser, rows: list[tuple[int, int, int, int]]) -> list[bytes]:
+def feed_all(detokeniser: Detokeniser, rows: list[tuple]) -> list[bytes]:
     """The text of each event, feeding as often as the output buffer needs."""
     events, taken, texts = events_of(rows), 0, []
-    ends, shown = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
+    ends = np.zeros(len(rows), np.int64)
     for _ in range(len(rows)):
-        count = detokeniser.feed(events, taken, ends, shown)
+        count = detokeniser.feed(events, taken, ends)
         assert count > 0
         begin = 0
         for end in ends[:count].tolist():
@@ -146,27 +147,51 @@ def letters() -> ByteTable:
     return ByteTable.of(data, range(len(data) + 1), bytes(len(data)))
 
 
+TOKEN, END = EGRESS_TOKEN, EGRESS_FINISHED
+
+
 def test_events_of_interleaved_choices() -> None:
     detokeniser = Detokeniser(letters(), rows=4, strip_leading_space=False)
     one, two = (5 << ROW_BITS) | 1, (6 << ROW_BITS) | 2
     stale = (4 << ROW_BITS) | 1
-    detokeniser.open(one, [3])
-    detokeniser.open(two, [])
-    token, end = EGRESS_TOKEN, EGRESS_FINISHED
+    detokeniser.open(one)
+    detokeniser.open(two)
     got = feed_all(detokeniser, [
-        (token, one, 0, 0), (token, two, 25, 0), (token, stale, 1, 0), (token, one, 3, 0),
-        (token, two, 26, 0), (token, one, 2, 0), (token, one, 3, 0), (token, two, 0, 0),
-        (end, one, 0, FINISH_EOS), (token, two, 25, 0), (end, two, 0, FINISH_LIMIT)])
+        (TOKEN, one, 0, 0, 1), (TOKEN, two, 25, 0, 1), (TOKEN, stale, 1, 0, 1),
+        (TOKEN, one, 3, 1, 1), (TOKEN, two, 26, 1, 2), (TOKEN, one, 2, 2, 3),
+        (TOKEN, one, 3, 3, 3), (TOKEN, two, 0, 2, 3), (END, one, 0, 4, 3),
+        (TOKEN, two, 25, 3, 4), (END, two, 0, 4, 4)])
     # The first token 3 did not end its choice, so it shows with the next; the second one did.
-    assert got == [b"a", b"", b"", b"", b"", b"dc", b"", "�a".encode(), b"", b"",
-                   "�".encode()]
+    assert got == [b"a", b"", b"", b"", b"", b"dc", b"", "\ufffda".encode(), b"", b"",
+                   "\ufffd".encode()]
     detokeniser.close(one)
-    assert feed_all(detokeniser, [(token, one, 0, 0)]) == [b""]
+    assert feed_all(detokeniser, [(TOKEN, one, 0, 4, 5)]) == [b""]
+
+
+def test_text_that_may_become_a_stop_waits() -> None:
+    detokeniser = Detokeniser(letters(), rows=1, strip_leading_space=False)
+    detokeniser.open(0)
+    # "abcab" with the stop string "cabx", a text that goes on, and what the limit releases.
+    assert feed_all(detokeniser, [
+        (TOKEN, 0, 0, 0, 1, 1), (TOKEN, 0, 1, 1, 2, 2), (TOKEN, 0, 2, 2, 3, 2),
+        (TOKEN, 0, 0, 3, 4, 2), (TOKEN, 0, 1, 4, 5, 2), (TOKEN, 0, 2, 5, 6, 5),
+        (TOKEN, 0, 25, 6, 7, 5), (TOKEN, 0, 0, 7, 8), (END, 0, 0, 8, 8)]) == [
+        b"a", b"b", b"", b"", b"", b"cab", b"", "c\ufffda".encode(), b""]
+
+
+def test_a_stop_string_and_what_follows_it_are_not_text() -> None:
+    detokeniser = Detokeniser(letters(), rows=1, strip_leading_space=False)
+    for end in (0, 1, 2):
+        detokeniser.open(0)
+        got = feed_all(detokeniser, [
+            (TOKEN, 0, 0, 0, 1, 0), (TOKEN, 0, 1, 1, 2, end), (TOKEN, 0, 25, 2, 3, end),
+            (END, 0, 0, 3, 3, end)])
+        assert b"".join(got) == b"ab"[:end]
 
 
 def test_full_output_buffer_loses_nothing() -> None:
     detokeniser = Detokeniser(letters(), rows=1, strip_leading_space=False)
-    detokeniser.open(0, [])
+    detokeniser.open(0)
     detokeniser.out = np.zeros(detokeniser.reserve + 3, np.uint8)
-    got = feed_all(detokeniser, [(EGRESS_TOKEN, 0, i % 25, 0) for i in range(100)])
+    got = feed_all(detokeniser, [(TOKEN, 0, i % 25, i, i + 1) for i in range(100)])
     assert b"".join(got) == bytes(97 + i % 25 for i in range(100))

@@ -20,7 +20,14 @@ from helios_dod.server.bridge import Bridge
 from helios_dod.server.control import SharedMemory
 from helios_dod.server.errors import ApiError
 from helios_dod.tables import service
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISH_LIMIT, INGRESS_CANCEL, WAITING
+from helios_dod.terms import (
+    EGRESS_FINISHED,
+    EGRESS_TOKEN,
+    FINISH_LIMIT,
+    INGRESS_CANCEL,
+    TEXT_ALL,
+    WAITING,
+)
 from helios_dod.world import boot
 
 PERMITS = 6
@@ -74,7 +81,7 @@ def take_ingress(bridge: Bridge) -> list[tuple[int, int]]:
 def put_event(bridge: Bridge, **columns: Any) -> None:
     ring = bridge.world[0]["egress"]
     row = int(ring["end"][0, 0]) % TEST_MIN.egress_rows_max
-    for name, value in {"top_count": -1, **columns}.items():
+    for name, value in {"top_count": -1, "shown": 1, "text": TEXT_ALL, **columns}.items():
         ring[name][0, row] = value
     ring["end"][0, 0] += 1
 
@@ -108,11 +115,10 @@ def test_serving_compiles_nothing_after_warm(bridge: Bridge) -> None:
 
 def test_a_parser_s_fault_fails_its_request_alone(bridge: Bridge) -> None:
     class Broken:
-        ends: frozenset[int] = frozenset()
         calls_finished = 0
 
-        def token(self, token: int) -> Any:
-            raise ValueError(token)
+        def token(self, token: int, shown: int, text: int) -> Any:
+            raise ValueError(token, shown, text)
 
     def body() -> None:
         first, second = bridge.claim(1), bridge.claim(1)

@@ -137,7 +137,7 @@ def test_wrong_model(client: openai.OpenAI) -> None:
 REFUSED = [
     ({"foo": 1}, "foo", "foo"), ({"max_tokens": "5"}, "max_tokens", "`int"),
     ({"temperature": 2.5}, "temperature", "2.5"), ({"temperature": True}, "temperature", "bool"),
-    ({"n": 0}, "n", "128"), ({"top_p": 0}, "top_p", "0"), ({"stop": "x"}, "stop", "stop"),
+    ({"n": 0}, "n", "128"), ({"top_p": 0}, "top_p", "0"),
     ({"messages": []}, "messages", "message"), ({"functions": []}, "functions", "functions"),
     ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role", "robot"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
@@ -150,6 +150,17 @@ REFUSED = [
     ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
     ({"stop_token_ids": list(range(17))}, "stop_token_ids", "16"),
+    ({"stop": ""}, "stop", "empty"), ({"stop": ["a", ""]}, "stop", "empty"),
+    ({"stop": list("abcde")}, "stop", "4"), ({"stop": "é" * 2049}, "stop", "4096"),
+    ({"stop": 5}, "stop", "int"), ({"stop": ["a", 5]}, "stop[1]", "int"),
+    ({"stop": "a", "stop_token_ids": [1]}, "stop", "stop_token_ids"),
+    ({"stop": ["a"], "stop_token_sequences": [[1]]}, "stop", "stop_token_sequences"),
+    ({"stop": "a", "response_format": {"type": "json_object"}}, "stop", "response_format"),
+    ({"stop_token_sequences": [[1]] * 17}, "stop_token_sequences", "16"),
+    ({"stop_token_sequences": [[]]}, "stop_token_sequences", "64"),
+    ({"stop_token_sequences": [[1] * 65]}, "stop_token_sequences", "64"),
+    ({"stop_token_sequences": [[70000]]}, "stop_token_sequences", "70000"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids", "-1"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "6"),
     ({"max_tokens": 5000}, "max_tokens", "4096"),
     ({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "6"),
@@ -175,7 +186,10 @@ def test_refusals_name_the_field(server: Server, fields: dict[str, Any], param: 
 
 
 ACCEPTED: list[dict[str, Any]] = [
-    {"stop": None}, {"stop": []}, {"tools": []}, {"response_format": {"type": "text"}},
+    {"stop": None}, {"stop": []}, {"stop": "a"}, {"stop": ["é" * 1024, "a", "b" * 2047]},
+    {"stop": [], "stop_token_ids": [1], "stop_token_sequences": [[1, 2], [3] * 64]},
+    {"include_stop_str_in_output": True},
+    {"tools": []}, {"response_format": {"type": "text"}},
     {"store": False}, {"user": "u"}, {"metadata": {"a": "b"}}, {"audio": None}, {"top_k": -1},
     {"logit_bias": {"3": -100}}, {"seed": -5}, {"seed": 2**64 - 1}, {"priority": -1},
     {"messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}]},

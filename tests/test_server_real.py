@@ -102,6 +102,63 @@ def test_limits_and_bias(client: openai.OpenAI) -> None:
     assert banned.logprob <= 0
 
 
+def streamed(client: openai.OpenAI, **fields: Any) -> tuple[str, list[str], str]:
+    """Text, the pieces that it came in, and the finish reason of a streamed answer."""
+    chunks = list(chat(client, stream=True, **fields))
+    pieces = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+    return "".join(pieces), pieces, chunks[-1].choices[0].finish_reason
+
+
+def test_a_stop_string_cuts_the_text(client: openai.OpenAI) -> None:
+    cuts = 0
+    for seed in range(6):
+        asked: dict[str, Any] = {"seed": seed, "temperature": 1.5, "max_tokens": 80}
+        whole = text_of(chat(client, **asked))
+        for begin, size in ((0, 1), (3, 2), (10, 7), (len(whole) // 2, 20), (len(whole) - 1, 1)):
+            stop = whole[begin : begin + size]
+            if not stop:
+                continue
+            answer = chat(client, stop=[stop, "no such text"], logprobs=True, **asked)
+            choice = answer.choices[0]
+            cut = whole[: whole.index(stop)]
+            assert (choice.message.content, choice.finish_reason) == (cut, "stop"), (stop, whole)
+            text, pieces, reason = streamed(client, stop=stop, **asked)
+            assert (text, reason) == (cut, "stop")
+            assert len(choice.logprobs.content) == answer.usage.completion_tokens
+            kept = chat(client, stop=stop, extra_body={"include_stop_str_in_output": True}, **asked)
+            assert text_of(kept) == cut + stop
+            cuts += len(pieces) > 3
+        missed, _, reason = streamed(client, stop=whole[-9:] + "x", **asked)
+        assert missed == whole and reason != ""
+    assert cuts > 3
+
+
+def test_stop_token_sequences_are_omitted(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"seed": 3, "temperature": 1.5, "max_tokens": 40, "logprobs": True}
+    scored = {"logit_bias": {str(t): -100 for t in range(300) if t not in (40, 41, 42, 43)}}
+    body = {"ignore_eos": True}
+    plain = chat(client, extra_body=body, **asked, **scored).choices[0]
+    letters = [entry.token for entry in plain.logprobs.content]
+    ids = dict(zip(sorted(set(letters)), range(40, 44), strict=False))
+    assert len(ids) > 1, "the seed draws one letter only"
+    found = 0
+    for first in range(40, 44):
+        for second in range(40, 44):
+            body["stop_token_sequences"] = [[first, second], [first, second, first, second]]
+            answer = chat(client, extra_body=body, **asked, **scored)
+            choice, count = answer.choices[0], answer.usage.completion_tokens
+            whole = chat(client, extra_body=body, stream=True, **asked, **scored)
+            text = "".join(c.choices[0].delta.content or "" for c in whole if c.choices)
+            assert text == choice.message.content
+            if choice.finish_reason == "stop":
+                found += 1
+                assert [e.token for e in choice.logprobs.content] == letters[: count - 2]
+                assert choice.message.content == "".join(letters[: count - 2])
+            else:
+                assert choice.message.content == plain.message.content
+    assert found > 2
+
+
 def test_four_choices_repeat_across_restarts(client: openai.OpenAI, core: Path) -> None:
     asked: dict[str, Any] = {"n": 4, "seed": 11, "temperature": 1, "max_tokens": 30}
     texts = [c.message.content for c in chat(client, **asked).choices]

@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 
 from helios_dod.edges import Submission
+from helios_dod.executors.simulated import expected_tokens
 from helios_dod.limits import NO_ROW
 from helios_dod.simulation.invariants import Violation
 from helios_dod.simulation.simulator import Live, Simulator, Workload
 from helios_dod.tables.prefixes import find_page
-from helios_dod.terms import PAGE_IMMUTABLE
+from helios_dod.terms import (
+    FINISH_LIMIT,
+    FINISH_STOP_SEQUENCE,
+    FINISH_STOP_STRING,
+    FINISH_STOP_TOKEN,
+    PAGE_IMMUTABLE,
+    RUNNING,
+    WAITING,
+)
 
 BUSY = Workload(arrival=1.0, cancel=0.05, deadline=0.1, stops=0.2, oversize=0.1, drain=0.5,
                 prompt_max=60)
@@ -264,3 +273,88 @@ def test_queue_capacity_bounds_the_ring_and_the_waiting_list():
     assert held > 0 and simulator.edge.cancel(1)  # a cancel finds room
     simulator.live[1].cancelled = True
     simulator.run(10)
+
+
+def with_stops(simulator, odd, even):
+    """Gives every request the fields `odd` or `even`, by its tag."""
+    drawn = simulator.request
+
+    def request():
+        return replace(drawn(), **(odd if simulator.next_tag % 2 else even))
+
+    simulator.request = request
+
+
+def test_stops_of_every_kind_end_answers():
+    load = replace(BUSY, stops=0.9, output_max=60, ignore_eos=0.7)
+    simulator = Simulator(33, walked=True, workload=load)
+    simulator.run(500)
+    for reason in (FINISH_STOP_STRING, FINISH_STOP_SEQUENCE, FINISH_STOP_TOKEN, FINISH_LIMIT):
+        assert simulator.reasons[reason] > 0, reason
+
+
+def test_a_part_of_a_stop_survives_preemption():
+    """Requests are sent back, resumed and cancelled while what they end with may become a stop."""
+    load = replace(BUSY, stops=0.0, shared=0.0, output_max=80, prompt_max=20, ignore_eos=1.0,
+                   drain=0.3, oversize=0.0, deadline=0.0)
+    simulator = Simulator(32, walked=True, workload=load, pages=10)
+    sequences = tuple((a, b, a, b) for a in range(0, 50, 7) for b in (1, 2))
+    with_stops(simulator, {"stop_strings": (b"aaaaaaab", b"bbbbbbbb", b"abbaabba", b"\n\n\n a")},
+               {"stop_sequences": sequences})
+    w, cancel = simulator.world[0], simulator.edge.cancel
+    requests, stops = w["requests"], w["stops"]
+    held = {"waiting": 0, "cancelled": 0}
+
+    def parts():
+        return (requests["token_count"] > requests["prompt_count"]) & (
+            (stops["longest"] > 0) | (requests["withheld"] > 0))
+
+    def note(tag):
+        held["cancelled"] += int((parts() & (requests["tag"] == tag)
+                                  & (requests["state"] == RUNNING)).sum())
+        return cancel(tag)
+
+    simulator.edge.cancel = note
+    for _ in range(600):
+        simulator.tick()
+        held["waiting"] += int((parts() & (requests["state"] == WAITING)).sum())
+    simulator.run(0)
+    assert held["waiting"] > 0 and held["cancelled"] > 0, held
+    assert sum(simulator.reasons.values()) > 10
+
+
+@pytest.mark.parametrize("column", ["depths", "text_count", "failures"])
+def test_canary_broken_automaton(column):
+    """An automaton that forgets, miscounts or links wrongly is seen by the naive scan."""
+    load = Workload(arrival=1.0, stops=0.0, cancel=0.0, deadline=0.0, ignore_eos=1.0,
+                    output_max=60, drain=1.0)
+    simulator = Simulator(34, walked=False, workload=load)
+    with_stops(simulator, {"stop_strings": (b"aab", b"babb")}, {"stop_strings": (b"aab",)})
+    with pytest.raises(Violation):
+        for _ in range(3000):
+            simulator.tick()
+            values = simulator.world[0]["stops"][column]
+            values[...] = values + 1 if column == "text_count" else 0
+
+
+def test_a_matched_stop_publishes_nothing_more():
+    """The page that the stop's token completes stays private; the page before it is published."""
+    prompt = np.arange(10, dtype=np.int32)
+    found = 0
+    for seed in range(20):
+        drawn = expected_tokens(prompt.tolist(), seed, 50, 23, 0, ())
+        # When output token 22 is drawn, 32 tokens are consumed: the second page is complete.
+        sequence = (drawn[21], drawn[22])
+        if any(tuple(drawn[i:i + 2]) == sequence for i in range(21)):
+            continue
+        for stops, reason, pages in (((), FINISH_LIMIT, 2),
+                                     ((sequence,), FINISH_STOP_SEQUENCE, 1)):
+            simulator = Simulator(1, workload=Workload(arrival=0.0, cancel=0.0))
+            request = Submission(1, prompt, 23, seed=seed, stop_sequences=stops)
+            simulator.live[1] = Live(request, [])
+            assert simulator.edge.submit(request)
+            simulator.run(60)
+            assert simulator.reasons == {reason: 1}
+            assert simulator.world[0]["counters"]["pages_published"] == pages
+        found += 1
+    assert found > 10

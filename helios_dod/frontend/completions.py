@@ -47,8 +47,10 @@ class CompletionRequest(Strict):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     ignore_eos: bool | None = None
-    stop: Any = None
+    stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    stop_token_sequences: list[list[int]] | None = None
+    include_stop_str_in_output: bool | None = None
     priority: int | None = None
     deadline_ms: int | None = None
     return_token_ids: bool | None = None

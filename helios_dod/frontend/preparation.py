@@ -23,6 +23,7 @@ from helios_dod.frontend.output.parser import CALLS_MAX
 from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.reading import Readers, Reading
 from helios_dod.frontend.requests import ChatRequest, RequestError
+from helios_dod.frontend.stop_fields import stop_strings
 from helios_dod.frontend.template import MARK, ChatTemplate, TemplateError
 from helios_dod.frontend.text import ByteTable
 from helios_dod.frontend.tokenizer_data import TokenizerError
@@ -176,12 +177,14 @@ class Preparer:
             return []
         declared = request.tools if request.tool_choice != "none" else None
         tools = {tool.function.name: tool.function.parameters for tool in declared or ()}
-        first = submissions[0]
+        strings = bool(submissions[0].stop_strings)
+        if strings:
+            for submission in submissions:
+                submission.delimiters = self.readers.delimiters(bool(tools))
         return self.readers.readings(
-            prompt.tolist(), tools, (*first.eos, *first.stop_ids),
-            [secrets.randbits(62) for _ in submissions],
+            prompt.tolist(), tools, [secrets.randbits(62) for _ in submissions],
             1 if request.parallel_tool_calls is False else CALLS_MAX,
-            request.include_reasoning is not False)
+            request.include_reasoning is not False, strings)
 
     def check_size(self, text: str, source: str = "messages") -> None:
         """Refuses text that no tokens within the context can hold, before it costs the time and
@@ -215,6 +218,8 @@ class Preparer:
         vocabulary = self.assets.vocabulary
         ids = [("logit_bias", int(token)) for token in request.logit_bias or {}]
         ids += [("stop_token_ids", token) for token in request.stop_token_ids or []]
+        ids += [("stop_token_sequences", token)
+                for sequence in request.stop_token_sequences or [] for token in sequence]
         for name, token in ids:
             if not 0 <= token < vocabulary:
                 raise RequestError(f"'{name}': token {token} is not below the vocabulary, "
@@ -307,5 +312,9 @@ class Preparer:
             seed=seed, top_logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
             eos=() if request.ignore_eos else self.assets.eos,
             stop_ids=tuple(dict.fromkeys(request.stop_token_ids or ())),
+            stop_sequences=tuple(dict.fromkeys(
+                tuple(sequence) for sequence in request.stop_token_sequences or ())),
+            stop_strings=tuple(dict.fromkeys(text.encode() for text in stop_strings(request))),
+            keep_stop=bool(request.include_stop_str_in_output),
             bias={int(token): bias for token, bias in (request.logit_bias or {}).items()},
             priority=request.priority or 0, timed=bool(request.return_token_timestamps))

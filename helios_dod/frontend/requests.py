@@ -1,9 +1,10 @@
 """Requests of /v1/chat/completions: decoded strictly, each refusal naming the field.
 
 Field names and meanings are those of OpenAI's API reference ("Create chat completion"), and of vLLM
-for top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids, priority, documents,
-chat_template_kwargs, include_reasoning, add_generation_prompt, continue_final_message and
-prompt_logprobs. return_token_ids, return_token_timestamps and deadline_ms are the contract's.
+for top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids,
+include_stop_str_in_output, priority, documents, chat_template_kwargs, include_reasoning,
+add_generation_prompt, continue_final_message and prompt_logprobs. stop_token_sequences,
+return_token_ids, return_token_timestamps and deadline_ms are the contract's.
 """
 
 import re
@@ -12,7 +13,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import msgspec
 
-from helios_dod.limits import BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX
+from helios_dod.frontend.stop_fields import stop_problem
+from helios_dod.limits import BIAS_MAX, STOP_IDS_MAX, STOP_SEQUENCES_MAX, TOP_LOGPROBS_MAX
 
 BODY_BYTES_MAX = 8 << 20
 MESSAGES_MAX = 4096
@@ -150,8 +152,10 @@ class ChatRequest(Strict):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     ignore_eos: bool | None = None
-    stop: Any = None
+    stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    stop_token_sequences: list[list[int]] | None = None
+    include_stop_str_in_output: bool | None = None
     priority: int | None = None
     deadline_ms: int | None = None  # from its receipt; it then fails
     return_token_ids: bool | None = None
@@ -316,6 +320,7 @@ def check_lists(request: ChatRequest) -> None:
         ("messages", request.messages, MESSAGES_MAX),
         ("logit_bias", request.logit_bias, BIAS_MAX),
         ("stop_token_ids", request.stop_token_ids, STOP_IDS_MAX),
+        ("stop_token_sequences", request.stop_token_sequences, STOP_SEQUENCES_MAX),
         ("metadata", request.metadata, METADATA_MAX), ("tools", request.tools, TOOLS_MAX),
         ("documents", request.documents, DOCUMENTS_MAX))
     for name, value, high in sizes:
@@ -330,6 +335,13 @@ def check_lists(request: ChatRequest) -> None:
             raise RequestError(
                 f"'logit_bias' of token {token} must be between -100 and 100, got {bias}.",
                 "logit_bias", "invalid_value")
+
+
+def check_stops(request: ChatRequest) -> None:
+    """Extents of stops, and what they exclude."""
+    found = stop_problem(request)
+    if found is not None:
+        raise RequestError(f"'{found[0]}' {found[1]}.", found[0], "invalid_value")
 
 
 def check_supported(request: ChatRequest) -> None:
@@ -360,12 +372,6 @@ def check_supported(request: ChatRequest) -> None:
         if request.messages[-1].role != "assistant":
             raise RequestError("'continue_final_message' needs an assistant message at the end of "
                                "'messages'.", "continue_final_message", "invalid_value")
-
-
-def check_stops(request: ChatRequest) -> None:
-    """What stops the answer."""
-    if request.stop is not None and request.stop != []:
-        raise RequestError("'stop': string stops are not supported.", "stop", "unsupported_value")
 
 
 def check_tools(request: ChatRequest) -> None:

@@ -13,15 +13,24 @@ from functools import cached_property
 
 import numpy as np
 
-from helios_dod.decoding import NEED, put_replacement, put_token
-from helios_dod.limits import DECODING_WORDS
+from helios_dod.decoding import NEED, put_replacement, put_text, put_token
+from helios_dod.limits import (
+    DECODED_MAX,
+    DECODING_WORDS,
+    STOP_SEQUENCE_TOKENS_MAX,
+    STOP_STRING_BYTES_MAX,
+)
 from helios_dod.system import kernel
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISH_EOS, FINISH_STOP_TOKEN
+from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, TEXT_ALL
 
 ROW_BITS = 16  # a tag's low bits name its row of the detokeniser
-STOPS_MAX = 24  # EOS and stop token ids of one request
 ESCAPE_MAX = 6  # JSON bytes of one text byte at most: \u001f
 OUT_BYTES = 1 << 18
+HELD_TOKENS = STOP_SEQUENCE_TOKENS_MAX  # tokens of one request that may become a stop, at most
+
+# Words of a row's counts: tokens decoded, bytes of text released, bytes of it in the tail.
+READ, RELEASED, WAITING = 0, 1, 2
+COUNT_WORDS = 3
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,11 @@ class ByteTable:
             return b""
         return self.data[self.offsets[index]:self.offsets[index + 1]].tobytes()
 
+    def shows(self, index: int) -> bool:
+        """Whether text has anything of a token."""
+        return 0 <= index < len(self) and not self.special[index] and (
+            bool(self.offsets[index] < self.offsets[index + 1]))
+
     @cached_property
     def token_bytes_max(self) -> int:
         """Bytes of the longest token."""
@@ -71,39 +85,64 @@ def put_tokens(data, offsets, special, out, state, tokens, last, escape, strip):
 
 
 @kernel
-def put_events(data, offsets, special, tags, states, stops, pending, kind, reason, tag, token,
-               out, ends, shown, reserve, strip):
+def release(out, at, tail, counts, row, text):
+    """Writes what of a row's tail lies before byte `text` of its text; the position after it."""
+    waiting, begin = counts[row, WAITING], counts[row, RELEASED]
+    ready = min(text - begin, waiting)
+    if ready <= 0:
+        return at
+    for i in range(ready):
+        at = put_text(out, at, np.int32(tail[row, i]), True)
+    for i in range(ready, waiting):
+        tail[row, i - ready] = tail[row, i]
+    counts[row, WAITING] = waiting - ready
+    counts[row, RELEASED] = begin + ready
+    return at
+
+
+@kernel
+def put_shown(data, offsets, special, out, at, state, held, tail, counts, row, shown, text, strip):
+    """Text of a row's tokens up to `shown`, and of it up to byte `text`; the position after it."""
+    if text == TEXT_ALL:
+        at = release(out, at, tail, counts, row, text)
+    for index in range(counts[row, READ], shown):
+        token = held[row, index % HELD_TOKENS]
+        if text == TEXT_ALL:
+            at = put_token(data, offsets, special, out, at, state, token, True, strip)
+        else:
+            counts[row, WAITING] = put_token(
+                data, offsets, special, tail[row], counts[row, WAITING], state, token, False, strip)
+    counts[row, READ] = max(counts[row, READ], shown)
+    return release(out, at, tail, counts, row, text)
+
+
+@kernel
+def put_events(data, offsets, special, tags, states, held, tail, counts, kind, tag, token, index,
+               shown, text, out, ends, reserve, strip):
     """Escaped text of a batch of events: event i's is out[ends[i - 1]:ends[i]].
 
-    A token that may end its request (EOS, stop id) is withheld until the next event says whether it
-    did; shown[i] is 0 for it. Returns the events taken: fewer than all when `out` has no `reserve`
-    bytes left."""
+    The engine says with each event how many tokens may be shown (`shown`) and how much of their
+    text (`text`): the rest waits in `held` and `tail`. Returns the events taken: fewer than all
+    when `out` has no `reserve` bytes left."""
     at = 0
     for i in range(kind.shape[0]):
         if at + reserve > out.shape[0]:
             return i
-        row = tag[i] & ((1 << ROW_BITS) - 1)
-        shown[i] = 1
         ends[i] = at
+        row = tag[i] & ((1 << ROW_BITS) - 1)
         if row >= tags.shape[0] or tags[row] != tag[i]:
             continue
         state = states[row]
-        if pending[row] >= 0:
-            ended = kind[i] == EGRESS_FINISHED and (
-                reason[i] == FINISH_EOS or reason[i] == FINISH_STOP_TOKEN)
-            if not ended:
-                at = put_token(data, offsets, special, out, at, state, pending[row], True, strip)
-            pending[row] = -1
         if kind[i] == EGRESS_TOKEN:
-            for k in range(STOPS_MAX):
-                if stops[row, k] == token[i]:
-                    shown[i] = 0
-            if shown[i] == 0:
-                pending[row] = token[i]
-            else:
-                at = put_token(data, offsets, special, out, at, state, token[i], True, strip)
-        elif kind[i] == EGRESS_FINISHED and state[NEED] > 0:
-            at = put_replacement(out, at, state)
+            assert index[i] - counts[row, READ] < HELD_TOKENS
+            held[row, index[i] % HELD_TOKENS] = token[i]
+            at = put_shown(data, offsets, special, out, at, state, held, tail, counts, row,
+                           min(shown[i], index[i] + 1), text[i], strip)
+        elif kind[i] == EGRESS_FINISHED:
+            at = put_shown(data, offsets, special, out, at, state, held, tail, counts, row,
+                           shown[i], text[i], strip)
+            if text[i] == TEXT_ALL and state[NEED] > 0:
+                at = put_replacement(out, at, state)
         ends[i] = at
     return kind.shape[0]
 
@@ -112,26 +151,29 @@ class Detokeniser:
     """The text states of a frontend's choices: one row each, at most 2**ROW_BITS.
 
     A choice's tag names its row in the low ROW_BITS bits; events whose tag is not the row's are
-    ignored, so late events of a dropped request do no harm."""
+    ignored, so late events of a dropped request do no harm. A row's tail is the decoded text that
+    may not be shown yet: less than a stop string, and when one was found it and its token's rest.
+    """
 
     def __init__(self, table: ByteTable, rows: int, strip_leading_space: bool) -> None:
         assert 0 < rows <= 1 << ROW_BITS, rows
         self.table, self.strip = table, strip_leading_space
         self.tags = np.full(rows, -1, np.int64)
         self.states = np.zeros((rows, DECODING_WORDS), np.int32)
-        self.stops = np.full((rows, STOPS_MAX), -1, np.int32)
-        self.pending = np.full(rows, -1, np.int32)
-        self.reserve = ESCAPE_MAX * 2 * (table.token_bytes_max + 4)
-        self.out = np.zeros(max(OUT_BYTES, 4 * self.reserve), np.uint8)
+        self.held = np.zeros((rows, HELD_TOKENS), np.int32)
+        widest = DECODED_MAX * (table.token_bytes_max + 4)  # text of a token at most
+        self.tail = np.zeros((rows, STOP_STRING_BYTES_MAX + widest), np.uint8)
+        self.counts = np.zeros((rows, COUNT_WORDS), np.int32)
+        self.reserve = ESCAPE_MAX * max(
+            (HELD_TOKENS + 1) * (table.token_bytes_max + 4), self.tail.shape[1] + widest)
+        self.out = np.zeros(max(OUT_BYTES, 2 * self.reserve), np.uint8)
 
-    def open(self, tag: int, stops: Sequence[int]) -> None:
-        """Begins a text. stops: token ids that end it, at most STOPS_MAX."""
+    def open(self, tag: int) -> None:
+        """Begins a text."""
         row = tag & ((1 << ROW_BITS) - 1)
         self.tags[row] = tag
         self.states[row] = 0
-        self.pending[row] = -1
-        self.stops[row] = -1
-        self.stops[row, : len(stops)] = stops
+        self.counts[row] = 0
 
     def close(self, tag: int) -> None:
         """Ends a text: its later events are ignored."""
@@ -139,15 +181,16 @@ class Detokeniser:
         if self.tags[row] == tag:
             self.tags[row] = -1
 
-    def feed(self, events: np.ndarray, first: int, ends: np.ndarray, shown: np.ndarray) -> int:
+    def feed(self, events: np.ndarray, first: int, ends: np.ndarray) -> int:
         """Text of events[first:] into `self.out` (see put_events); the number of events taken."""
         table, batch = self.table, events[first:]
         # A strided column of one row counts as contiguous: another type, hence another compile.
-        columns = [np.ascontiguousarray(batch[name]) for name in ("kind", "reason", "tag", "token")]
+        columns = [np.ascontiguousarray(batch[name])
+                   for name in ("kind", "tag", "token", "index", "shown", "text")]
         return int(put_events(
             table.data, table.offsets, table.special,
-            self.tags, self.states, self.stops, self.pending, *columns,
-            self.out, ends, shown, self.reserve, self.strip))
+            self.tags, self.states, self.held, self.tail, self.counts, *columns,
+            self.out, ends, self.reserve, self.strip))
 
 
 class TextStream:

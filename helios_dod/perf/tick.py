@@ -1,6 +1,7 @@
 """Host cost of a tick: the whole fused tick, and every system of it, with all lanes decoding.
 
-The simulated executor runs between ticks and is not timed. Egress is drained every tick.
+The simulated executor runs between ticks and is not timed. Egress is drained every tick. A share of
+the lanes has stop strings that begin often and never end.
 """
 
 import time
@@ -17,11 +18,14 @@ from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK, tick
 from helios_dod.simulation.programs import simulated_core
+from helios_dod.tables.pieces import install_pieces
 from helios_dod.world import boot, digest
 
 PAGE_TOKENS = 16
 VOCABULARY = 131_072
 WARM_TICKS = 50
+UNREACHED = b"\x7f"  # ends every stop string, and no token has it
+STOPS = tuple(text + UNREACHED for text in (b"\nUser:", b" the end", b"e</answer>", b"observation"))
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,21 @@ class Load:
     lanes: int
     prompt: int = 1050
     ticks: int = 500
+    stops: float = 0.25  # share of lanes with stop strings
+
+    @property
+    def stop_lanes(self) -> int:
+        """Lanes with stop strings."""
+        return round(self.lanes * self.stops)
+
+
+def random_pieces() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A byte table (data, offsets, special) of 1 to 8 letters, spaces and signs a token."""
+    rng = np.random.default_rng(2)
+    letters = np.frombuffer(b"etaoinshrdlucmfwypvbgk etaoinshr  \n<>/:.,", np.uint8)
+    lengths = rng.integers(1, 9, VOCABULARY)
+    data = letters[rng.integers(0, len(letters), int(lengths.sum()))]
+    return data, np.concatenate([[0], np.cumsum(lengths)]), np.zeros(VOCABULARY, np.uint8)
 
 
 class Bench:
@@ -46,6 +65,7 @@ class Bench:
             contract, page_bytes, lambda geometry: staging_layout(contract, geometry)[1], Options())
         self.world = boot(selection.limits)
         first = bind(self.world, contract, selection)
+        install_pieces(self.world, *random_pieces(), strip=False)
         self.clock = VirtualClock(1)
         self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 0))
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
@@ -62,17 +82,17 @@ class Bench:
         while len(generated) < load.lanes:
             while waiting and self.edge.submit(Submission(
                     tag=waiting, prompt=rng.integers(0, VOCABULARY, load.prompt, dtype=np.int32),
-                    output_limit=context - load.prompt)):
+                    output_limit=context - load.prompt,
+                    stop_strings=STOPS if waiting <= load.stop_lanes else ())):
                 waiting -= 1
             self.engine.step()
             self.pass_time()
             generated.update(self.edge.events()["tag"].tolist())
 
     def pass_time(self) -> None:
-        """Moves to the next fence."""
-        end = self.executor.next_end()
-        if end is not None:
-            self.clock.now_ns = end
+        """Moves to the last fence, so that each tick has every lane: those with stops wait for
+        theirs."""
+        self.executor.drain()
 
     def measure(self, ticks: int, walked: bool) -> np.ndarray:
         """Nanoseconds of each tick: shape [ticks], or [ticks, systems] when walked."""
@@ -104,7 +124,8 @@ def run(load: Load) -> dict[str, Any]:
     parts = walked.measure(load.ticks, walked=True)
     assert digest(fused.world) == digest(walked.world), "fused and walked ticks differ"
     return {
-        "lanes": load.lanes, "context": load.prompt, "ticks": load.ticks, "size": fused.size,
+        "lanes": load.lanes, "stop_lanes": load.stop_lanes, "context": load.prompt,
+        "ticks": load.ticks, "size": fused.size,
         "tick": summary(whole),
         "systems": {step.name: summary(parts[:, i]) for i, step in enumerate(TICK)},
     }

@@ -50,6 +50,8 @@ from helios_dod.terms import (
     FINISH_EOS,
     FINISH_LIMIT,
     FINISH_NON_FINITE,
+    FINISH_STOP_SEQUENCE,
+    FINISH_STOP_STRING,
     FINISH_STOP_TOKEN,
     FREE,
     REJECT_PAGES,
@@ -61,7 +63,8 @@ READ = (EGRESS_TOKEN, EGRESS_FINISHED)  # events that a parser takes
 BATCH = 1024  # events taken at once
 BATCHES_PER_WAKE = 64
 RETRY_S = 0.002  # a full ingress ring is tried again after this
-FINISH_REASONS = {FINISH_EOS: "stop", FINISH_STOP_TOKEN: "stop", FINISH_LIMIT: "length"}
+FINISH_REASONS = {FINISH_EOS: "stop", FINISH_STOP_TOKEN: "stop", FINISH_STOP_SEQUENCE: "stop",
+                  FINISH_STOP_STRING: "stop", FINISH_LIMIT: "length"}
 FAILURES = {
     FINISH_CANCELLED: "The request was cancelled by the server.",
     FINISH_NON_FINITE: "The model produced logits that are not finite for this request.",
@@ -101,7 +104,8 @@ class Choice:
     live: bool = True  # the engine knows it
     generated: int = 0
     cached: int = 0  # prompt tokens that were not computed
-    held: bytes = b""  # entry of a token whose text is withheld (see put_events)
+    entries: deque[bytes] = field(default_factory=deque)  # of tokens that may not be shown yet
+    entry_count: int = 0  # entries that were delivered
     reading: Reading | None = None  # None: all output is text
     observed: bool = False
     prompt_count: int = 0
@@ -125,7 +129,7 @@ class Bridge:
         self.world = attach(self.limits, self.memory.world)
         self.edge = Edge(self.world, self.worker, BATCH)
         self.entries = LogprobEntries(self.detokeniser.table)
-        self._ends, self._shown = np.zeros(BATCH, np.int64), np.zeros(BATCH, np.uint8)
+        self._ends = np.zeros(BATCH, np.int64)
         self._retrying = False
         self._aborts = int(self.memory.control[0]["workers"]["aborts"][self.worker])
 
@@ -139,7 +143,7 @@ class Bridge:
         release_permits(self.memory.control, self.worker, rows, 0)
         seconds_to_permits(self.memory.control, 1, 0)
         ask_abort(self.memory.control, 0, 0, -1)
-        self.detokeniser.feed(edge.events(), 0, self._ends, self._shown)
+        self.detokeniser.feed(edge.events(), 0, self._ends)
 
     def adopt(self) -> int:
         """Takes over the row of a worker that died: cancels its requests, returns its permits."""
@@ -191,7 +195,7 @@ class Bridge:
             if readings:  # its row of the detokeniser stays closed
                 choice.reading = readings[index]
             else:
-                self.detokeniser.open(submission.tag, (*submission.eos, *submission.stop_ids))
+                self.detokeniser.open(submission.tag)
             self.outbox.append(submission)
             choices.append(choice)
         self.flush()
@@ -254,7 +258,7 @@ class Bridge:
         """Fans a batch out to the answers."""
         first = 0
         while first < len(events):
-            count = self.detokeniser.feed(events, first, self._ends, self._shown)
+            count = self.detokeniser.feed(events, first, self._ends)
             assert count > 0, "an event's text is larger than the output buffer"
             self._fan_out(events[first : first + count], self._ends[:count].tolist())
             first += count
@@ -277,7 +281,7 @@ class Bridge:
                 if choice.observed:
                     self._observed(choice, events[i])
                 if scored[i] >= 0:
-                    self._scored(choice, piece, events[i], self._shown[i])
+                    self._scored(choice, piece, events[i])
                 elif piece:
                     choice.answer.token(choice, piece, b"")
             elif kinds[i] == EGRESS_FINISHED:
@@ -296,19 +300,19 @@ class Bridge:
         if len(choice.scores) == choice.prompt_count - 1:
             choice.answer.prompt_scored(choice, choice.scores)
 
-    def _scored(self, choice: Choice, piece: bytes, event: np.void, shown: int) -> None:
-        entry = self._entry(choice, event, bool(shown))
+    def _scored(self, choice: Choice, piece: bytes, event: np.void) -> None:
+        choice.entries.append(self.entries.entry(event))
+        entry = self._shown_entries(choice, event)
         if entry or piece:
             choice.answer.token(choice, piece, entry)
 
-    def _entry(self, choice: Choice, event: np.void, shown: bool) -> bytes:
-        """Entries to deliver with this token; that of a withheld one waits."""
-        entry = self.entries.entry(event)
-        if shown:
-            entry, choice.held = (choice.held + b"," + entry if choice.held else entry), b""
-        else:
-            entry, choice.held = choice.held, entry
-        return entry
+    def _shown_entries(self, choice: Choice, event: np.void) -> bytes:
+        """Entries to deliver with this event: of tokens that may be shown by now."""
+        ready = min(int(event["shown"]) - choice.entry_count, len(choice.entries))
+        if ready <= 0:
+            return b""
+        choice.entry_count += ready
+        return b",".join([choice.entries.popleft() for _ in range(ready)])
 
     def _read(self, choice: Choice, reading: Reading, event: np.void, kind: int, token: int,
               scored: bool) -> None:
@@ -317,9 +321,9 @@ class Bridge:
             self._observed(choice, event)
         try:
             if kind == EGRESS_TOKEN:
-                said = reading.token(token)
+                said = reading.token(token, int(event["shown"]), int(event["text"]))
             else:
-                said = reading.finish(int(event["reason"]))
+                said = reading.finish(int(event["reason"]), int(event["shown"]), int(event["text"]))
         except Exception:  # a parser takes any output: report it, fail this request alone
             traceback.print_exc()
             self.cancel([choice])
@@ -327,7 +331,10 @@ class Bridge:
                 "The model's output could not be parsed.", code="execution_failed"))
             return
         if kind == EGRESS_TOKEN:
-            entry = self._entry(choice, event, token not in reading.ends) if scored else b""
+            entry = b""
+            if scored:
+                choice.entries.append(self.entries.entry(event))
+                entry = self._shown_entries(choice, event)
             if said or entry:
                 choice.answer.said(choice, said, entry)
             return
@@ -350,7 +357,7 @@ class Bridge:
                 FAILURES.get(reason, f"The request ended with reason {reason}."),
                 code="execution_failed"))
             return
-        entry = choice.held if ended == "length" else b""
+        entry = self._shown_entries(choice, event)
         called = choice.reading is not None and choice.reading.calls_finished
         if called and reason == FINISH_EOS:
             ended = "tool_calls"

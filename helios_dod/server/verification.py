@@ -49,7 +49,7 @@ def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
         raise ContractError("tokenizer", f"ids below the input vocabulary, "
                             f"{contract.input_vocabulary}", max(prompt))
     for reading in chat.readings:
-        for token in prompt:
-            reading.token(token)
-        reading.finish(FINISH_EOS)
+        for i, token in enumerate(prompt):
+            reading.token(token, i + 1)
+        reading.finish(FINISH_EOS, len(prompt))
     return Verified(contract, len(prompt), "")

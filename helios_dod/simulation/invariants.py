@@ -106,14 +106,20 @@ def check_slots(w: np.void) -> None:
     check_free(s, "slots", rows)
     live = s["live"][: int(s["live_count"])].tolist()
     require(sorted(live) == np.nonzero(s["state"][:rows] != FREE)[0].tolist(), f"slots.live {live}")
-    in_flight = np.zeros(len(s["state"]), int)
+    in_flight, rounds = np.zeros(len(s["state"]), int), np.zeros(len(s["state"]), int)
     for frame in np.nonzero(w["frames"]["state"] >= FRAME_SUBMITTED)[0]:
         if w["frames"]["state"][frame] in (FRAME_SUBMITTED, FRAME_SUBMITTED + 1):
             for lane in range(int(w["frames"]["lane_count"][frame])):
-                in_flight[w["lanes"]["slot"][frame, lane]] += 1
+                slot = w["lanes"]["slot"][frame, lane]
+                in_flight[slot] += 1
+                rounds[slot] += w["lanes"]["sampled"][frame, lane]
+                require(not s["feedback"][slot] or w["lanes"]["ceiling"][frame, lane] <= 1,
+                        f"lanes[{frame}, {lane}].ceiling of slot {slot}, which needs feedback")
     for slot in live:
         require(int(s["in_flight"][slot]) == in_flight[slot],
                 f"slots[{slot}].in_flight {s['in_flight'][slot]}, frames hold {in_flight[slot]}")
+        require(not s["feedback"][slot] or rounds[slot] <= 1,
+                f"slots[{slot}]: {rounds[slot]} rounds in flight, but it needs feedback")
         require(0 <= s["consumed"][slot] <= s["scheduled"][slot], f"slots[{slot}].consumed")
         held = int(s["page_count"][slot]) * int(w["settings"]["page_tokens"])
         require(held >= int(s["scheduled"][slot]), f"slots[{slot}].page_count holds {held}")

@@ -2,6 +2,7 @@
 
 from helios_dod.system import kernel, system
 from helios_dod.tables.requests import finish_request, queue_emit
+from helios_dod.tables.stops import ask_stops
 from helios_dod.tables.tokens import append_token
 from helios_dod.terms import (
     FINISH_DEVICE_ERROR,
@@ -108,6 +109,8 @@ def commit(world, frame, lane):
         return
     for i in range(done.emitted[frame, lane]):
         append_token(world, row, done.tokens[frame, lane, i])
+        if world[0].stops.active[row] == 1:
+            ask_stops(world, row, done.tokens[frame, lane, i])
         slots.sampled[slot] = 1
         world[0].counters.generated_tokens += 1
         if world[0].requests.top_logprobs[row] >= 0:
@@ -129,7 +132,7 @@ def fail(world, frame, lane):
 
 
 @system(
-    reads="completions.* lanes.* settings.vocabulary programs.*",
+    reads="completions.* lanes.* settings.vocabulary programs.* stops.* pieces.*",
     writes="frames.state slots.* requests.* tokens.ids counters.* clock.observed",
 )
 def accept(world):

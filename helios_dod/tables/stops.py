@@ -7,8 +7,8 @@ overlaps. Only what the output ends with may still become a stop; all before it 
 import numpy as np
 
 from helios_dod.decoding import NEED, STARTED, put_raw
-from helios_dod.schema import i32, scalar, table, u8, u16
-from helios_dod.system import kernel
+from helios_dod.schema import i32, scalar, table, u8, u16, u64
+from helios_dod.system import kernel, prefetch
 from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
     FINISH_STOP_SEQUENCE,
@@ -42,10 +42,10 @@ class Stops:
     first: i32["STOP_PATTERN_ENDS_MAX"]
     depths: i32["STOP_PATTERNS_MAX"]
     longest: i32
-    starts: u8[256]  # 1: a string begins with this byte
-    bytes: u8["stop_bytes_max"]
+    starts: u64["BYTE_BITS"]  # the set of bytes that a string begins with
+    bytes: u8["stop_bytes_row"]
     tokens: i32["stop_tokens_max"]
-    failures: u16["stop_symbols_max"]
+    failures: u16["stop_symbols_row"]
     text_count: i32  # bytes of text that are decoded
     decoding: i32["DECODING_WORDS"]  # of decoding.py
     decoded: scalar(u8["DECODED_MAX"])  # what one byte decides
@@ -110,7 +110,8 @@ def load_patterns(world, row, words, at, strings, sequences):
             else:
                 stops.tokens[row, i] = words[data + i]
         if strings > 0:
-            stops.starts[row, stops.bytes[row, filled]] = 1
+            byte = np.int64(stops.bytes[row, filled])
+            stops.starts[row, byte >> 6] |= np.uint64(1) << np.uint64(byte & 63)
             build_failures(stops.bytes[row], stops.failures[row], filled, filled + length)
         else:
             build_failures(stops.tokens[row], stops.failures[row], filled, filled + length)
@@ -158,11 +159,17 @@ def has_text(world, row, token):
 
 
 @kernel
+def begins(starts, byte):
+    """Is a byte in the set of those that a string begins with?"""
+    return (starts[byte >> 6] >> np.uint64(byte & 63)) & np.uint64(1) != 0
+
+
+@kernel
 def take_byte(world, row, byte):
     """Advances the strings of a row by one byte of text; the longest completed, or 0."""
     stops = world[0].stops
     stops.text_count[row] += 1
-    if stops.longest[row] == 0 and stops.starts[row, byte] == 0:
+    if stops.longest[row] == 0 and not begins(stops.starts[row], byte):
         return 0
     longest, completed = take_symbol(
         stops.bytes[row], stops.failures[row], stops.first[row], stops.depths[row],
@@ -232,6 +239,20 @@ def take_stop(world, row, token, counts):
         return FINISH_STOP_STRING
     requests.text_end[row] = stops.text_count[row] - stops.longest[row]
     return 0
+
+
+@kernel
+def ask_stops(world, row, token):
+    """Asks for the memory that `take_stop` reads later in the tick: rows lie far apart."""
+    stops, pieces = world[0].stops, world[0].pieces
+    if stops.strings[row] == 1 and 0 <= token < pieces.token_count:
+        prefetch(pieces.special, token)
+        prefetch(pieces.begin, token)
+        prefetch(stops.decoding[row], 0)
+        prefetch(stops.starts[row], 0)
+        prefetch(stops.first[row], 0)
+        prefetch(stops.depths[row], 0)
+        prefetch(stops.bytes[row], 0)
 
 
 @kernel
