@@ -9,6 +9,7 @@
 import os
 import pickle
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -236,12 +237,22 @@ def stepped(harness: Harness, program: int) -> list[float]:
 
 
 def upload_rate(gibibytes: int) -> None:
-    """GB/s of weights from pageable memory, with each count of threads."""
+    """GB/s of weights from a mapped file, with each count of threads."""
+    with tempfile.NamedTemporaryFile() as file:
+        block = np.random.default_rng(0).integers(0, 256, 1 << 26, dtype=np.uint8)
+        for _ in range(gibibytes << 4):
+            file.write(block)
+        file.flush()
+        data = np.asarray(np.memmap(file.name, np.uint8, "r"))
+        timed_uploads(data)
+
+
+def timed_uploads(data: np.ndarray) -> None:
+    """The same of one mapped file in the page cache, which is compared afterwards."""
     from helios_dod.executors.cuda import upload as uploads
     from helios_dod.executors.cuda.driver import Device, call
 
     device = Device()
-    data = np.ones(gibibytes << 30, np.uint8)
     address = int(call("cuMemAlloc", data.nbytes))
     for threads in (4, 8, 12, 16):
         uploads.THREADS_MAX = threads
@@ -252,6 +263,10 @@ def upload_rate(gibibytes: int) -> None:
             spans.append(time.monotonic() - begun)
         print(f"upload with {threads} threads: {data.nbytes / min(spans) / 1e9:.1f} GB/s best, "
               f"{data.nbytes / max(spans) / 1e9:.1f} worst", flush=True)
+    back = np.empty(1 << 24, np.uint8)
+    for start in (0, data.nbytes // 3, data.nbytes - back.nbytes):
+        call("cuMemcpyDtoH", back.ctypes.data, address + start, back.nbytes)
+        assert np.array_equal(back, data[start : start + back.nbytes]), "uploaded bytes differ"
     pinned = int(call("cuMemHostAlloc", 1 << 30, 1))
     for _ in range(2):
         begun = time.monotonic()
