@@ -36,6 +36,7 @@ def test_order_of_sources(tmp_path: Path, name: str, text: str) -> None:
     assert (both.port, both.workers, both.max_active) == (2, 4, 3)
     all_three = options("--config", str(path), "--port", "8000", "core", port="2")
     assert all_three.port == 8000 and all_three.core == Path("core")
+    assert options().core is None and options(core="other").core == Path("other")
     assert options(config=str(path)).max_active == 3
     assert options(trust_weights="off").trust_weights is False
 

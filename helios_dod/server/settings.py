@@ -27,7 +27,7 @@ class Sections:
 
     def add(self, name: str, **fields: Any) -> None:
         """An option, as argparse's add_argument takes it."""
-        if self.bare:
+        if self.bare and name.startswith("-"):
             default = fields.get("default")
             fields["help"] = fields["help"].replace("%(default)s", str(default))
             fields["default"] = argparse.SUPPRESS
@@ -105,7 +105,8 @@ def settle(args: argparse.Namespace, declare: Callable[[Sections], None],
             dest = str(key).replace("-", "_")
             setattr(values, dest, getattr(found, dest))
     for dest, value in vars(args).items():
-        setattr(values, dest, value)
+        if value is not None:  # a positional that is not given
+            setattr(values, dest, value)
     return values
 
 
