@@ -49,7 +49,7 @@ class App:
         self.options, self.memory, self.worker = options, memory, worker
         self.wake_engine, self.wake_workers = wake_engine, wake_workers
         self.wake_self = wake_workers[worker]
-        self.exporter = Exporter(memory)
+        self.exporter = Exporter(memory, self.model_id if options.vllm_metrics else None)
         self.surface = Surface(self)
         self.generator: Generator | None = None
         self.bridge: Bridge | None = None
@@ -261,6 +261,10 @@ class App:
         if self.death is None and self.memory.service["engine_state"] == ENGINE_FAILED:
             self.death = get_cause(self.memory.service)
         return self.death or self.load_error
+
+    def model_id(self) -> str:
+        """The served id, empty before the core is read."""
+        return self.loaded[0].served_id if self.loaded else ""
 
     def serving(self) -> Generator:
         """What generates. Raises Unavailable while there is none."""

@@ -32,6 +32,7 @@ from helios_dod.server.errors import (
     ExecutionFailed,
     Unavailable,
 )
+from helios_dod.tables.durations import note_events
 from helios_dod.tables.service import (
     ask_abort,
     claim_permits,
@@ -130,6 +131,9 @@ class Bridge:
         self.edge = Edge(self.world, self.worker, BATCH)
         self.entries = LogprobEntries(self.detokeniser.table)
         self._ends = np.zeros(BATCH, np.int64)
+        rows = self.limits.requests_max
+        self._tags, self._began = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
+        self._last = np.zeros(rows, np.int64)
         self._retrying = False
         self._aborts = int(self.memory.control[0]["workers"]["aborts"][self.worker])
 
@@ -144,6 +148,7 @@ class Bridge:
         seconds_to_permits(self.memory.control, 1, 0)
         ask_abort(self.memory.control, 0, 0, -1)
         self.detokeniser.feed(edge.events(), 0, self._ends)
+        self._note(edge.events())
 
     def adopt(self) -> int:
         """Takes over the row of a worker that died: cancels its requests, returns its permits."""
@@ -183,14 +188,15 @@ class Bridge:
         """Queues a request's choices; permits become theirs, until `drop`. readings: how each
         choice's output is read; none: all of it is text. observed: the answer wants every token."""
         serial = self.memory.control[0]["workers"]["serial"]
-        tags = self.memory.control[0]["permits"]["tag"]
+        tags, now_ns = self.memory.control[0]["permits"]["tag"], time.monotonic_ns()
         choices = []
         for index, (permit, submission) in enumerate(zip(permits, submissions, strict=True)):
             serial[self.worker] += 1
             submission.tag = int(serial[self.worker]) << ROW_BITS | permit
             choice = Choice(submission.tag, index, answer, observed=observed,
                             prompt_count=len(submission.prompt))
-            tags[permit] = submission.tag
+            tags[permit] = self._tags[permit] = submission.tag
+            self._began[permit], self._last[permit] = now_ns, 0
             self.choices[submission.tag] = choice
             if readings:  # its row of the detokeniser stays closed
                 choice.reading = readings[index]
@@ -214,6 +220,7 @@ class Bridge:
         self.cancel(choices)
         for choice in choices:
             self.choices.pop(choice.tag, None)
+            self._tags[choice.tag & ((1 << ROW_BITS) - 1)] = -1
             self.detokeniser.close(choice.tag)
         self.release([choice.tag & ((1 << ROW_BITS) - 1) for choice in choices])
 
@@ -249,10 +256,17 @@ class Bridge:
             self._abort()
         for _ in range(BATCHES_PER_WAKE):
             events = self.edge.events()
+            self._note(events)
             self.deliver(events)
             if len(events) < BATCH:
                 return
         os.eventfd_write(self.wake_self, 1)  # let other callbacks run, then go on
+
+    def _note(self, events: np.ndarray) -> None:
+        """Counts a batch in the worker's histograms."""
+        columns = [np.ascontiguousarray(events[name]) for name in ("kind", "reason", "tag")]
+        note_events(self.memory.control, self.worker, self._tags, self._began, self._last,
+                    (1 << ROW_BITS) - 1, *columns, time.monotonic_ns())
 
     def deliver(self, events: np.ndarray) -> None:
         """Fans a batch out to the answers."""

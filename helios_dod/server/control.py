@@ -9,6 +9,7 @@ import numpy as np
 
 from helios_dod.limits import Limits
 from helios_dod.schema import world_dtype
+from helios_dod.tables.durations import Durations
 from helios_dod.tables.service import CAUSE_BYTES, Permits, Service, Workers
 from helios_dod.world import dtype_of
 
@@ -19,7 +20,7 @@ PAGE = 4096
 @cache
 def control_dtype(limits: Limits) -> np.dtype:
     """The control block's dtype for one size."""
-    return world_dtype((Service, Permits, Workers), limits)
+    return world_dtype((Service, Permits, Workers, Durations), limits)
 
 
 class SharedMemory:

@@ -4,14 +4,23 @@ Labels never carry request ids, content or token ids. All processes see one memo
 answers for the whole server.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest
 
+from helios_dod import terms
 from helios_dod.server.control import ENGINE_READY, SharedMemory
+from helios_dod.tables.durations import BOUNDS_MS
 from helios_dod.tables.service import STATUS_CLASSES, permits_used
 from helios_dod.terms import FREE, RUNNING, TIER_DISK, TIER_MEMORY
 from helios_dod.world import attach
@@ -46,74 +55,245 @@ COUNTERS = {  # counters column -> what it counts
     "copies_failed": "Copies of pages that failed, so that their content was dropped",
     "prompt_tokens_cached": "Prompt tokens that were found in the cache",
     "preempted": "Times that a running request was sent back for want of pages",
+    "barrier_grammar": "Frames not composed because a constrained lane waits alone",
+    "constrained_submitted": "Programs launched with a constrained lane",
+    "mixed_grammar_submitted": "Decode programs launched with constrained and other lanes",
+    "constrained_in_flight_max": "Most programs outstanding after a constrained launch",
 }
+WAITS = {  # counters column -> why something waited
+    "pages_full": "pages", "slots_full": "slots", "egress_full": "reader",
+    "barrier_grammar": "grammar", "barrier_stops": "stops", "barrier_history": "history",
+    "barrier_phase": "phase",
+}
+NAMED = ("OP_", "FINISH_")  # terms whose numbers become labels
 
 
-class Collector:
-    """Reads the shared tables at each scrape."""
+def names_of(prefix: str) -> dict[int, str]:
+    """Number -> lower-case name of the terms with a prefix."""
+    return {value: name.removeprefix(prefix).lower() for name, value in vars(terms).items()
+            if name.startswith(prefix)}
 
-    def __init__(self, memory: SharedMemory) -> None:
-        self.memory, self.world = memory, attach(memory.limits, memory.world)
 
-    def collect(self) -> Iterator[Metric]:
-        """The metric families."""
-        counters = self.world[0]["counters"]
-        for name in counters.dtype.names:
-            help_text = COUNTERS.get(name, name.replace("_", " ").capitalize())
-            yield CounterMetricFamily(f"helios_{name}", help_text, value=int(counters[name]))
-        yield from self._gauges()
-        workers = self.memory.control[0]["workers"]
-        responses = CounterMetricFamily(
-            "helios_http_responses", "Responses by status class", labels=["status"])
-        for status, count in zip(STATUS_CLASSES, workers["responses"].sum(axis=0), strict=True):
-            responses.add_metric([status], int(count))
-        yield responses
-        yield CounterMetricFamily("helios_http_streams", "Streamed responses begun",
-                                  value=int(workers["streams"].sum()))
-        yield CounterMetricFamily("helios_permits_full", "Requests refused for want of a permit",
-                                  value=int(workers["permits_full"].sum()))
+OPERATIONS, FINISHES = map(names_of, NAMED)
 
-    def _gauges(self) -> Iterator[Metric]:
-        service, requests = self.memory.service, self.world[0]["requests"]
-        slots, pages = self.world[0]["slots"], self.world[0]["pages"]
-        tiers = self.world[0]["tiers"]
-        used = tiers["place_count"] - tiers["free_count"]
-        values = {
+
+@dataclass(frozen=True)
+class Tables:
+    """The shared tables that metrics are read from."""
+
+    memory: SharedMemory
+    world: np.ndarray
+
+    @property
+    def counters(self) -> Any:
+        """The engine's counters."""
+        return self.world[0]["counters"]
+
+    @property
+    def workers(self) -> Any:
+        """The workers' table."""
+        return self.memory.control[0]["workers"]
+
+    def counter(self, name: str) -> int:
+        """One counter; 0 where this engine has none of that name."""
+        return int(self.counters[name]) if name in self.counters.dtype.names else 0
+
+    def programs(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """(operation, batch, packed tokens, launches, mean nanoseconds) of loaded programs."""
+        programs = self.world[0]["programs"]
+        for row in range(int(programs["program_count"])):
+            operation = OPERATIONS.get(int(programs["operation"][row]), "unknown")
+            yield (operation, int(programs["batch"][row]), int(programs["packed"][row]),
+                   int(programs["launches"][row]), int(programs["cost_ns"][row]))
+
+    def gauges(self) -> dict[str, tuple[str, int]]:
+        """Name -> help and value of what is so now."""
+        world, service = self.world[0], self.memory.service
+        requests, slots, pages = world["requests"], world["slots"], world["pages"]
+        used = int(pages["page_count"] - pages["free_count"] - pages["idle_count"])
+        tiers = world["tiers"]
+        placed = tiers["place_count"] - tiers["free_count"]
+        return {
             "engine_ready": ("1 while the engine serves",
                              int(service["engine_state"] == ENGINE_READY)),
+            "engine_restarts": ("Times that a failed engine was started again",
+                                int(service["engine_restarts"])),
             "draining": ("1 while the server takes no new requests", int(service["draining"])),
+            "workers_ready": ("Frontend workers that serve",
+                              int(np.count_nonzero(self.workers["ready"]))),
             "permits": ("Requests that may be in the server", int(service["permit_count"])),
             "permits_used": ("Requests in the server", permits_used(self.memory.control)),
             "requests_waiting": ("Accepted requests without a slot",
                                  int(requests["waiting_count"])),
             "requests_running": ("Requests on the device",
                                  int(np.count_nonzero(requests["state"] == RUNNING))),
+            "slots": ("Requests that the device can hold", int(world["settings"]["slot_count"])),
             "slots_used": ("Slots in use", int(np.count_nonzero(slots["state"] != FREE))),
             "pages": ("Cache pages", int(pages["page_count"])),
-            "pages_used": ("Cache pages that running requests hold",
-                           int(pages["page_count"] - pages["free_count"] - pages["idle_count"])),
+            "pages_used": ("Cache pages that running requests hold", used),
             "pages_cached": ("Cache pages that hold reusable content and nothing else holds",
                              int(pages["idle_count"])),
             "pages_memory": ("Pages that host memory can hold for the device",
                              int(tiers["place_count"][TIER_MEMORY])),
             "pages_memory_used": ("Pages that host memory holds for the device",
-                                  int(used[TIER_MEMORY])),
+                                  int(placed[TIER_MEMORY])),
             "pages_disk": ("Pages that the disk can hold for the device",
                            int(tiers["place_count"][TIER_DISK])),
             "pages_disk_used": ("Pages that the disk holds for the device",
-                                int(used[TIER_DISK])),
-            "ticks": ("Ticks of the engine", int(self.world[0]["clock"]["tick"])),
+                                int(placed[TIER_DISK])),
+            "page_tokens": ("Tokens of a cache page", int(world["settings"]["page_tokens"])),
+            "token_blocks_free": ("Free blocks of the token arena",
+                                  int(world["tokens"]["free_count"])),
+            "ticks": ("Ticks of the engine", int(world["clock"]["tick"])),
         }
-        for name, (help_text, value) in values.items():
-            yield GaugeMetricFamily(f"helios_{name}", help_text, value=value)
+
+    def histogram(self, name: str) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative buckets, bounds in seconds, and the sum of one of the durations."""
+        durations = self.memory.control[0]["durations"]
+        counts = np.cumsum(durations[name].sum(axis=0)).tolist()
+        bounds = [*(f"{bound / 1e3:g}" for bound in BOUNDS_MS), "+Inf"]
+        return (list(zip(bounds, counts, strict=True)),
+                int(durations[f"{name}_ns"].sum()) / 1e9)
+
+    def finishes(self) -> dict[str, int]:
+        """Finish reason -> choices that ended so."""
+        counts = self.memory.control[0]["durations"]["finishes"].sum(axis=0).tolist()
+        return {name: counts[number] for number, name in FINISHES.items()}
+
+
+def histogram_of(tables: Tables, name: str, metric: str, help_text: str) -> Metric:
+    """One histogram family."""
+    buckets, total = tables.histogram(name)
+    return HistogramMetricFamily(metric, help_text, buckets=buckets, sum_value=total)
+
+
+def own(tables: Tables) -> Iterator[Metric]:
+    """The helios_ families."""
+    for name in tables.counters.dtype.names:
+        help_text = COUNTERS.get(name, name.replace("_", " ").capitalize())
+        family = GaugeMetricFamily if name.endswith("_max") else CounterMetricFamily
+        yield family(f"helios_{name}", help_text, value=int(tables.counters[name]))
+    for name, (help_text, value) in tables.gauges().items():
+        yield GaugeMetricFamily(f"helios_{name}", help_text, value=value)
+    launches = CounterMetricFamily("helios_launches", "Launches by program",
+                                   labels=["operation", "batch", "packed"])
+    cost = GaugeMetricFamily("helios_program_seconds", "Mean time of late launches",
+                             labels=["operation", "batch", "packed"])
+    summed: dict[tuple[str, str, str], int] = {}
+    for operation, batch, packed, count, nanoseconds in tables.programs():
+        labels = (operation, str(batch), str(packed))
+        if nanoseconds and count:
+            cost.add_metric(labels, nanoseconds / 1e9)
+        summed[labels] = summed.get(labels, 0) + count
+    for labels, count in summed.items():
+        launches.add_metric(labels, count)
+    yield launches
+    yield cost
+    waits = CounterMetricFamily("helios_waits", "Times that something waited", labels=["reason"])
+    for name, reason in WAITS.items():
+        if name in tables.counters.dtype.names:
+            waits.add_metric([reason], tables.counter(name))
+    waits.add_metric(["permit"], int(tables.workers["permits_full"].sum()))
+    yield waits
+    yield from edge(tables)
+
+
+def edge(tables: Tables) -> Iterator[Metric]:
+    """What the HTTP workers count."""
+    responses = CounterMetricFamily(
+        "helios_http_responses", "Responses by status class", labels=["status"])
+    counts = tables.workers["responses"].sum(axis=0)
+    for status, count in zip(STATUS_CLASSES, counts, strict=True):
+        responses.add_metric([status], int(count))
+    yield responses
+    yield CounterMetricFamily("helios_http_streams", "Streamed responses begun",
+                              value=int(tables.workers["streams"].sum()))
+    yield CounterMetricFamily("helios_permits_full", "Requests refused for want of a permit",
+                              value=int(tables.workers["permits_full"].sum()))
+    answers = CounterMetricFamily("helios_answers", "Answers by how they ended", labels=["reason"])
+    for name, count in tables.finishes().items():
+        answers.add_metric([name], count)
+    yield answers
+    for name, metric, help_text in (
+            ("first_token", "time_to_first_token", "From submission to the first token"),
+            ("gap", "time_between_tokens", "Between two tokens of one answer"),
+            ("whole", "request_duration", "From submission to the end of the answer")):
+        yield histogram_of(tables, name, f"helios_{metric}_seconds", help_text)
+
+
+def contract(tables: Tables) -> Iterator[Metric]:
+    """The names that the model contract gives, over the life of the engine."""
+    yield CounterMetricFamily(
+        "flare_mixed_grammar_decode_steps",
+        "Decode submissions whose lanes include both constrained and unconstrained requests",
+        value=tables.counter("mixed_grammar_submitted"))
+    yield GaugeMetricFamily(
+        "flare_constrained_max_inflight",
+        "Most executor frames outstanding immediately after a constrained submission",
+        value=tables.counter("constrained_in_flight_max"))
+
+
+def vllm(tables: Tables, model: Callable[[], str]) -> Iterator[Metric]:
+    """The names that existing dashboards know."""
+    name, gauges = model(), tables.gauges()
+    pages = max(gauges["pages"][1], 1)
+    for metric, value in (
+            ("num_requests_running", gauges["requests_running"][1]),
+            ("num_requests_waiting", gauges["requests_waiting"][1]),
+            ("kv_cache_usage_perc", gauges["pages_used"][1] / pages)):
+        family = GaugeMetricFamily(f"vllm:{metric}", metric, labels=["model_name"])
+        family.add_metric([name], value)
+        yield family
+    cached = tables.counter("prompt_tokens_cached")
+    for metric, count in (
+            ("prompt_tokens", tables.counter("prompt_tokens")),
+            ("generation_tokens", tables.counter("generated_tokens")),
+            ("num_preemptions", tables.counter("preempted")),
+            ("prefix_cache_queries", tables.counter("prompt_tokens")),
+            ("prefix_cache_hits", cached)):
+        counter = CounterMetricFamily(f"vllm:{metric}", metric, labels=["model_name"])
+        counter.add_metric([name], count)
+        yield counter
+    finishes = tables.finishes()
+    success = CounterMetricFamily("vllm:request_success", "request_success",
+                                  labels=["model_name", "finished_reason"])
+    stopped = sum(count for reason, count in finishes.items()
+                  if reason == "eos" or reason.startswith("stop"))
+    for reason, count in (("stop", stopped), ("length", finishes["limit"]),
+                          ("abort", finishes["cancelled"])):
+        success.add_metric([name, reason], count)
+    yield success
+    for column, metric in (("first_token", "time_to_first_token_seconds"),
+                           ("gap", "inter_token_latency_seconds"),
+                           ("gap", "time_per_output_token_seconds"),
+                           ("whole", "e2e_request_latency_seconds")):
+        buckets, total = tables.histogram(column)
+        histogram = HistogramMetricFamily(f"vllm:{metric}", metric, labels=["model_name"])
+        histogram.add_metric([name], buckets, total)
+        yield histogram
+
+
+class Collector:
+    """Reads the shared tables at each scrape. model: the served id, for vllm: names; else None."""
+
+    def __init__(self, memory: SharedMemory, model: Callable[[], str] | None) -> None:
+        self.tables, self.model = Tables(memory, attach(memory.limits, memory.world)), model
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric families."""
+        yield from own(self.tables)
+        yield from contract(self.tables)
+        if self.model is not None:
+            yield from vllm(self.tables, self.model)
 
 
 class Exporter:
     """The text of one server's metrics."""
 
-    def __init__(self, memory: SharedMemory) -> None:
+    def __init__(self, memory: SharedMemory, model: Callable[[], str] | None = None) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(Collector(memory))
+        self.collector = Collector(memory, model)
+        self.registry.register(self.collector)
 
     def text(self) -> bytes:
         """Prometheus exposition format."""

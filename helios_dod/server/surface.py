@@ -13,6 +13,7 @@ from helios_dod.server.completions import CompletionEndpoint
 from helios_dod.server.errors import MethodNotAllowed, NotFound, Unavailable
 from helios_dod.server.generation import Endpoint
 from helios_dod.server.http import Exchange
+from helios_dod.server.live import live_of
 from helios_dod.server.metrics import CONTENT_TYPE
 from helios_dod.server.responses import ResponseEndpoint, cancelled
 
@@ -44,6 +45,7 @@ class Surface:
             "/ready": {"GET": self.get_ready},
             "/version": {"GET": self.get_version},
             "/metrics": {"GET": self.get_metrics},
+            "/live": {"GET": self.get_live},
         }
         for kind in GENERATING:
             self.routes[kind.path] = {"POST": self.post_generating}
@@ -183,6 +185,10 @@ class Surface:
     async def get_version(self, exchange: Exchange) -> int:
         """The server's version."""
         return await exchange.send_json(as_json({"version": __version__}))
+
+    async def get_live(self, exchange: Exchange) -> int:
+        """What the tables say now."""
+        return await exchange.send_json(as_json(live_of(self.app.exporter.collector.tables)))
 
     async def get_metrics(self, exchange: Exchange) -> int:
         """Prometheus text."""
