@@ -164,3 +164,24 @@ def test_version_and_unknown(server: Server) -> None:
     assert server.get("/version").json() == {"version": __version__}
     assert server.get("/v1/embeddings").status_code == 404
     assert json.loads(server.get("/v1/models/fake").text)["id"] == "fake"
+
+
+def test_openapi_document_is_true(server: Server) -> None:
+    """Every documented path and method is there, every other answers 405 or 404."""
+    document = server.get("/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    for path, methods in document["paths"].items():
+        url = server.url + path.replace("{model}", "fake-model").replace("{response_id}", "resp_1")
+        for method in ("GET", "POST", "DELETE", "PUT"):
+            answer = httpx.request(method, url, timeout=PATIENCE_S)
+            documented = methods.get(method.lower())
+            if documented is None:
+                assert answer.status_code == 405, (method, path)
+            else:
+                assert str(answer.status_code) in documented["responses"], (method, path)
+                kind = answer.headers["content-type"].split(";")[0]
+                assert kind in documented["responses"][str(answer.status_code)]["content"]
+    chat = document["components"]["schemas"]["ChatRequest"]
+    assert chat["additionalProperties"] is False and chat["required"] == ["model", "messages"]
+    assert {"type": "number", "minimum": 0, "maximum": 2} in chat["properties"]["temperature"][
+        "anyOf"]

@@ -46,6 +46,7 @@ class Surface:
             "/version": {"GET": self.get_version},
             "/metrics": {"GET": self.get_metrics},
             "/live": {"GET": self.get_live},
+            "/openapi.json": {"GET": self.get_openapi},
         }
         for kind in GENERATING:
             self.routes[kind.path] = {"POST": self.post_generating}
@@ -189,6 +190,12 @@ class Surface:
     async def get_live(self, exchange: Exchange) -> int:
         """What the tables say now."""
         return await exchange.send_json(as_json(live_of(self.app.exporter.collector.tables)))
+
+    async def get_openapi(self, exchange: Exchange) -> int:
+        """The surface, described."""
+        from helios_dod.server.openapi import document  # made at its first use
+
+        return await exchange.send_json(document())
 
     async def get_metrics(self, exchange: Exchange) -> int:
         """Prometheus text."""
