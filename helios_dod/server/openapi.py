@@ -171,9 +171,11 @@ def paths() -> dict[str, Any]:
     }
 
 
-def bounded(schemas: dict[str, Any]) -> dict[str, Any]:
-    """Puts the bounds that are checked beside the types that they are of."""
+def bounded(schemas: dict[str, Any], models: tuple[str, ...]) -> dict[str, Any]:
+    """Puts the bounds that are checked beside the types that they are of, and models' names."""
     for struct in (ChatRequest, CompletionRequest, ResponseRequest, MessageRequest):
+        if models:
+            schemas[struct.__name__]["properties"]["model"]["enum"] = list(models)
         for name, field in schemas[struct.__name__]["properties"].items():
             checked = "max_completion_tokens" if name == "max_output_tokens" else name
             low, high = BOUNDS.get(checked, (None, None))
@@ -186,8 +188,8 @@ def bounded(schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def document() -> bytes:
-    """The OpenAPI document, JSON."""
+def document(models: tuple[str, ...]) -> bytes:
+    """The OpenAPI document, JSON. models: names that requests may give, if they are known."""
     structs = (ChatRequest, CompletionRequest, ResponseRequest, MessageRequest, TokenizeRequest,
                DetokenizeRequest, AbortRequest)
     _, schemas = msgspec.json.schema_components(structs, ref_template=REFERENCE)
@@ -201,4 +203,4 @@ def document() -> bytes:
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
-            "schemas": {**bounded(schemas), **ANSWERS, "OpenApi": {"type": "object"}}}})
+            "schemas": {**bounded(schemas, models), **ANSWERS, "OpenApi": {"type": "object"}}}})

@@ -195,7 +195,9 @@ class Surface:
         """The surface, described."""
         from helios_dod.server.openapi import document  # made at its first use
 
-        return await exchange.send_json(document())
+        loaded = self.app.loaded
+        names = tuple(sorted(loaded[1].names)) if loaded else ()
+        return await exchange.send_json(document(names))
 
     async def get_metrics(self, exchange: Exchange) -> int:
         """Prometheus text."""
