@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helios_dod import __version__
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Exchange], Awaitable[int]]
 RETRY = ((b"retry-after", b"1"),)
+PAGE = Path(__file__).with_name("page.html")
+PAGE_HEADERS = (
+    (b"content-type", b"text/html; charset=utf-8"), (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; script-src "
+     b"'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'"))
 GENERATING = (ChatEndpoint, CompletionEndpoint, ResponseEndpoint, MessageEndpoint)
 
 
@@ -48,6 +55,8 @@ class Surface:
             "/live": {"GET": self.get_live},
             "/openapi.json": {"GET": self.get_openapi},
         }
+        if app.options.ui:
+            self.routes["/"] = {"GET": self.get_page}
         for kind in GENERATING:
             self.routes[kind.path] = {"POST": self.post_generating}
 
@@ -190,6 +199,10 @@ class Surface:
     async def get_live(self, exchange: Exchange) -> int:
         """What the tables say now."""
         return await exchange.send_json(as_json(live_of(self.app.exporter.collector.tables)))
+
+    async def get_page(self, exchange: Exchange) -> int:
+        """A page to chat and to look at the tables: one file that fetches nothing else."""
+        return await exchange.send_bytes(200, PAGE.read_bytes(), PAGE_HEADERS)
 
     async def get_openapi(self, exchange: Exchange) -> int:
         """The surface, described."""
