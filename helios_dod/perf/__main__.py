@@ -14,15 +14,22 @@ def tick(options: argparse.Namespace) -> int:
     """Prints the cost of a tick for each number of lanes."""
     from helios_dod.perf.tick import Load, run
 
-    results = [run(Load(lanes, options.context, options.ticks, options.stops))
-               for lanes in options.lanes]
+    if options.mixed:
+        from helios_dod.perf import mixed
+
+        results = [mixed.run(lanes, options.ticks) for lanes in options.lanes]
+    else:
+        results = [run(Load(lanes, options.context, options.ticks, options.stops))
+                   for lanes in options.lanes]
     if options.json:
         print(json.dumps({"machine": machine(), "results": results}))
         return 0
     for result in results:
         whole = result["tick"]
-        print(f"{result['lanes']} lanes, {result['stop_lanes']} with stop strings: "
-              f"{whole['median_us']} us a tick, p99 {whole['p99_us']} us")
+        load = (f"{result['running']} mixed requests" if options.mixed
+                else f"{result['stop_lanes']} with stop strings")
+        print(f"{result['lanes']} lanes, {load}: {whole['median_us']} us a tick, "
+              f"p99 {whole['p99_us']} us")
         for name, part in result["systems"].items():
             print(f"    {name:10} {part['median_us']:9.2f}  p99 {part['p99_us']:9.2f}")
     return 0
@@ -105,6 +112,8 @@ def main() -> int:
     command.add_argument("--ticks", type=int, default=500, help="timed ticks")
     command.add_argument("--stops", type=float, default=0.25,
                          help="share of lanes with stop strings (default 0.25)")
+    command.add_argument("--mixed", action="store_true",
+                         help="requests of 512 tokens, half of them shared, come and go instead")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=tick)
     command = commands.add_parser("prefix", help="matching a fully cached prompt")

@@ -187,12 +187,16 @@ class Study:
         self.arrive()
         self.engine.step()
         self.steps += 1
+        self.read()
+        self.advance()
+
+    def read(self) -> None:
+        """Takes the events that the tick brought."""
         events = self.edge.events()
         if len(events):
             self.ended += note(
                 events["kind"], events["reason"], events["tag"], events["value"],
                 self.clock.now_ns, *self.columns)
-        self.advance()
 
     def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
         """Until every request has ended. progress: called now and then, with how many more have."""
