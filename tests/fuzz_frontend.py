@@ -56,7 +56,8 @@ MODELS = (
     {"type": "BPE", "vocab": LETTERS, "merges": [], "byte_fallback": True, "unk_token": "zz"})
 PIECES = (
     "{{ messages }}", "{% for m in messages %}", "{% endfor %}", "{{ 'x' * 10 ** 10 }}", "{% if a",
-    "{% set ns = namespace(x='x') %}", "{% set ns.x = ns.x ~ ns.x %}" * 30, "{{ 10 ** 10 ** 9 }}",
+    "{% set ns = namespace(x='x') %}", "{% set ns.x = [ns.x, ns.x] %}" * 30, "{{ ns.x | string }}",
+    "{% set ns.x = ns.x ~ ns.x %}" * 30, "{{ 10 ** 10 ** 9 }}",
     "{{ 'x' | center(10 ** 10) }}", "{{ '%999999999d' % 1 }}",
     "{% macro f() %}{{ f() }}{% endmacro %}",
     "{{ f() }}", "{{ ''.__class__.__mro__ }}", "{% include 'x' %}", "{% extends 'y' %}", "{#", "{{",

@@ -73,6 +73,9 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         render(source)
 
 
+NESTED = "{% set ns = namespace(x=['x']) %}" + "{% set ns.x = [ns.x, ns.x] %}" * 40
+
+
 @pytest.mark.parametrize("source", [
     "{{ 'x' * 1000000000 }}", "{{ 10 ** 10000000000 }}", "{{ 'x' | center(10000000000) }}",
     "{{ [0] * 1000000000 }}", "{{ '%1000000000d' % 1 }}", "{{ '%*d' % (10**9, 1) }}",
@@ -85,6 +88,17 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     "{% set x = 'x' * 5000 %}{{ x.replace('x', x) }}",
     "{% set x = 'x' * 5000 %}{{ x.join([x] * 5000) }}",
     "{% set x = 'x' * 5000 %}{{ x | replace('x', x) }}", "{{ lipsum(n=100000000) }}",
+    "{% set x = 'x' * 5000 %}{{ x | replace(new=x, old='x') }}",
+    "{% set x = 'x' * 5000 %}{{ ([x] * 5000) | join(x) }}", "{{ [] | batch(9999999) | list }}",
+    "{% set x = ('\\n' * 9999) %}{{ x | indent(first=true, width=9999) }}",
+    "{{ '{:{}}'.format(1, 10**9) }}", "{% set x = 'x' * 99999 %}{{ ('{0}' * 999).format(x) }}",
+    "{% set x = 'x' * 99999 %}{{ '%(a)s' * 999 % {'a': x} }}",
+    "{% set x = [1] * 5000 %}{{ ([x] * 5000) | sum(start=[]) }}",
+    *(NESTED + use for use in (
+        "{{ ns.x }}", "{{ ns.x ~ '' }}", "{{ ns.x | string }}", "{{ ns.x | tojson }}",
+        "{{ [ns.x] | join }}", "{{ '%s' % [ns.x] }}", "{{ '{}'.format(ns.x) }}", "{{ ns }}",
+        "{{ ns.x | upper }}", "{{ {'a': ns.x} }}", "{{ raise_exception(ns.x) }}",
+        "{{ [ns.x] | map('string') | list }}", "{{ dict(a=ns.x) | pprint }}")),
 ])
 def test_no_operation_makes_too_much(source: str) -> None:
     """Neither while the template is compiled, which computes nothing, nor while it is rendered."""

@@ -23,8 +23,9 @@ from helios_dod.frontend.output.parser import CALLS_MAX
 from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.reading import Readers, Reading
 from helios_dod.frontend.requests import ChatRequest, RequestError
+from helios_dod.frontend.sandbox import MARK, TemplateError
 from helios_dod.frontend.stop_fields import stop_strings
-from helios_dod.frontend.template import MARK, ChatTemplate, TemplateError
+from helios_dod.frontend.template import ChatTemplate
 from helios_dod.frontend.text import ByteTable
 from helios_dod.frontend.tokenizer_data import TokenizerError
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from helios_dod.frontend.template import MARK
+from helios_dod.frontend.sandbox import MARK
 from helios_dod.frontend.tokenizer_data import TokenizerError, by_name, read_tokenizer
 from helios_dod.frontend.tokenizer_parts import IDS_MAX
 
