@@ -29,6 +29,9 @@ MATCH_WINDOW = 16  # pages whose cache lines are asked for together while matchi
 GROUPS_MAX = 2  # page groups (windowed and full histories)
 TIERS_MAX = 2  # where pages go from the device: host memory, disk
 COPY_QUEUES = 2  # copies between device and memory; copies that the disk takes part in
+DRAFT_SOURCES = 2  # drawn by the program, copied from the request's own text
+DRAFT_KINDS = 3  # of a cohort's drafts: only drawn, only copied, copied where there is a copy
+COPY_ROWS = 1024  # n-grams of one slot's text that are remembered; a power of two
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
 
 
@@ -120,7 +123,7 @@ class Limits:
 
 
 TEST_MIN = Limits(
-    "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=1,
+    "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=4,
     pages_max=48, pages_per_request_max=32, context_max=512, blocks_max=12,
     programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
     mask_words_max=64, grammar_words_max=256,
@@ -128,7 +131,7 @@ TEST_MIN = Limits(
     copies_max=4, vocabulary_max=64, piece_bytes_max=512, stop_bytes_max=64, stop_tokens_max=64,
 )
 SMALL = Limits(
-    "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=1,
+    "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=8,
     pages_max=65_536, pages_per_request_max=1024, context_max=16_384, blocks_max=16_384,
     programs_max=64, bindings_max=2048, staging_words_max=786_432, page_updates_max=2048,
     mask_words_max=8192, grammar_words_max=32_768,

@@ -105,6 +105,7 @@ SOURCE_QUERY_LENGTH = 6
 SOURCE_QUERY_START = 7
 SOURCE_SAMPLE_ROW = 8
 SOURCE_LANE = 9
+SOURCE_SPECULATIVE_PREFIX_LIMIT = 10
 SOURCE_TOKEN = 20
 SOURCE_TARGET_TOKEN = 21
 SOURCE_PENDING_TOKEN = 22
@@ -133,6 +134,10 @@ SOURCE_PROMPT_HISTOGRAM = 55
 SOURCE_GENERATED = 56
 SOURCE_GRAMMAR_MASK = 57
 SOURCE_CONSTANT = 60
+SOURCE_CANDIDATE_TOKENS = 70
+SOURCE_CANDIDATE_COUNT = 71
+SOURCE_CANDIDATE_GENERATION = 72
+SOURCE_CANDIDATE_ENDPOINT = 73
 
 # bindings.indexing
 INDEX_SCALAR = 1
@@ -140,6 +145,23 @@ INDEX_SUBMISSION_ROW = 2
 INDEX_ACTIVE_ROW = 3
 INDEX_PHYSICAL_ROW = 4
 INDEX_PACKED_TOKEN = 5
+
+# where a draft comes from: index of slots.acceptance
+DRAWN = 0  # by the program
+COPIED = 1  # from the request's own text, by the scheduler
+
+# what a cohort drafts: index of drafts.survival
+KIND_DRAWN = 0  # every lane draws
+KIND_COPIED = 1  # lanes with a copy offer it, the others nothing
+KIND_BOTH = 2  # lanes with a copy offer it, the others draw
+
+# slots.waits: the barrier for which a slot that could go on waits for a completion
+WAIT_HOST_PENDING = 1
+WAIT_HOST_STOP = 2
+WAIT_HISTORY = 3
+WAIT_COST = 4
+WAIT_PHASE = 5
+WAIT_ENDPOINT = 6
 
 # histogram words: generated count, plus this bit where the prompt holds the token
 HISTOGRAM_PROMPT = 1 << 30

@@ -7,7 +7,9 @@ import numpy as np
 
 from helios_dod.limits import NO_ROW, Limits
 from helios_dod.schema import Table, world_dtype
+from helios_dod.tables.candidates import Candidates
 from helios_dod.tables.copies import Copies
+from helios_dod.tables.drafts import Drafts
 from helios_dod.tables.frames import Frames, Lanes
 from helios_dod.tables.grammars import Grammars
 from helios_dod.tables.pages import Pages
@@ -23,8 +25,9 @@ from helios_dod.tables.tiers import Tiers
 from helios_dod.tables.tokens import Tokens
 
 TABLES: tuple[Table, ...] = (
-    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Tiers, Copies, Frames,
-    Lanes, Programs, Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces, Grammars,
+    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Tiers, Copies, Candidates,
+    Drafts, Frames, Lanes, Programs, Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces,
+    Grammars,
 )
 
 LINKS = {  # columns that name no row when unused
@@ -37,6 +40,7 @@ LINKS = {  # columns that name no row when unused
     "tiers": ("oldest", "newest"),
     "prefixes": ("page",),
     "frames": ("program",),
+    "programs": ("smaller",),
 }
 
 

@@ -358,3 +358,16 @@ def test_a_matched_stop_publishes_nothing_more():
             assert simulator.world[0]["counters"]["pages_published"] == pages
         found += 1
     assert found > 10
+
+
+def test_a_cached_prompt_is_scored_where_only_one_copy_fits():
+    """Scores need the prompt computed again: then the cached pages of its text give way."""
+    quiet = Workload(arrival=0.0, cancel=0.0, deadline=0.0, drain=1.0)
+    simulator = Simulator(1, walked=True, workload=quiet, pages=12)
+    prompt = np.arange(146, dtype=np.int32) % 50
+    for tag, scored in ((1, False), (2, True)):
+        submission = Submission(tag, prompt, 1, seed=tag, scored=scored)
+        simulator.live[tag] = Live(submission, [])
+        assert simulator.edge.submit(submission)
+        simulator.run(0)
+    assert simulator.finished == 2

@@ -17,176 +17,28 @@ import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import COPY_QUEUES, EOS_MAX, MASK_BITS
-from helios_dod.system import float_bits, kernel
+from helios_dod.executors.simulated_device import (
+    EMPTY_HISTORY,
+    NONE,
+    SOURCES,
+    draw,
+    initialize,
+    mix,
+    record,
+    run_program,
+    score_of,
+)
+from helios_dod.executors.simulated_rounds import run_round
+from helios_dod.limits import COPY_QUEUES, EOS_MAX, FRAMES_MAX
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
     COPY_RESTORE,
     COPY_SINK,
     OP_INITIALIZE,
-    SOURCE_CONSUMED,
-    SOURCE_GENERATED,
-    SOURCE_GENERATION,
-    SOURCE_GRAMMAR_MASK,
-    SOURCE_LIVE_LANES,
-    SOURCE_LIVE_SAMPLED,
-    SOURCE_OUTPUT_LIMIT,
-    SOURCE_OUTPUT_MINIMUM,
-    SOURCE_PAGE_UPDATE_COUNT,
-    SOURCE_PAGE_UPDATES,
-    SOURCE_PENDING_TOKEN,
-    SOURCE_QUERY_LENGTH,
-    SOURCE_QUERY_START,
-    SOURCE_SEED,
-    SOURCE_SLOT,
-    SOURCE_STOP_TOKENS,
-    SOURCE_TARGET_TOKEN,
-    SOURCE_TOKEN,
-    STATUS_EOS,
-    STATUS_LIMIT,
+    OP_SPECULATIVE,
     STATUS_NON_FINITE,
-    STATUS_RUNNING,
 )
-
-SOURCES = 64
-EMPTY_HISTORY = 0x243F6A8885A308D3  # the record before the first token
-NONE = -1
-
-
-@kernel
-def mix(value):
-    """SplitMix64's finaliser, over uint64 (Steele, Lea and Flood 2014)."""
-    value = np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@kernel
-def record(previous, token):
-    """The shadow record of a position: its token chained to the record before it."""
-    return mix(np.uint64(previous) ^ (np.uint64(token) * np.uint64(0xD6E8FEB86659FD93)))
-
-
-@kernel
-def draw(history, seed, vocabulary):
-    """The token that follows a history."""
-    return np.int32(mix(history ^ np.uint64(seed)) % np.uint64(vocabulary))
-
-
-@kernel
-def score_of(history, token):
-    """The made-up log-probability of a token behind a history: float32, from -16 to 0."""
-    high = mix(history ^ (np.uint64(token) + np.uint64(1))) >> np.uint64(40)
-    return np.float32(-np.float64(high) / 1048576.0)
-
-
-@kernel
-def allowed_from(words, first, token, vocabulary):
-    """The first token from `token` on, around the vocabulary, whose bit is set in a mask; -1 if
-    none is."""
-    for i in range(vocabulary):
-        at = (token + i) % vocabulary
-        if (words[first + at // MASK_BITS] >> (at % MASK_BITS)) & 1:
-            return np.int32(at)
-    return np.int32(NONE)
-
-
-@kernel
-def initialize(words, at, seeds, limits, minimums, stops, generated, status):
-    """Copies the admission values of the frame's lanes to their slots."""
-    for lane in range(words[at[SOURCE_LIVE_LANES]]):
-        slot = words[at[SOURCE_SLOT] + lane]
-        low = np.uint64(np.uint32(words[at[SOURCE_SEED] + 2 * lane]))
-        high = np.uint64(np.uint32(words[at[SOURCE_SEED] + 2 * lane + 1]))
-        seeds[slot] = low | (high << np.uint64(32))
-        limits[slot] = words[at[SOURCE_OUTPUT_LIMIT] + lane]
-        minimums[slot] = words[at[SOURCE_OUTPUT_MINIMUM] + lane]
-        for i in range(EOS_MAX):
-            stops[slot, i] = words[at[SOURCE_STOP_TOKENS] + lane * EOS_MAX + i]
-        generated[slot] = words[at[SOURCE_GENERATED] + lane]
-        status[slot] = STATUS_RUNNING
-
-
-@kernel
-def consume(words, at, lane, slot, page_tokens, table, cache, pending):
-    """Writes the lane's records through the page table; the last one."""
-    start, position = words[at[SOURCE_QUERY_START] + lane], words[at[SOURCE_CONSUMED] + lane]
-    history = np.uint64(EMPTY_HISTORY)
-    if position > 0:
-        before = position - 1
-        history = cache[table[slot, before // page_tokens], before % page_tokens]
-    for i in range(words[at[SOURCE_QUERY_LENGTH] + lane]):
-        token = np.int32(NONE)
-        if at[SOURCE_PENDING_TOKEN] >= 0:
-            token = words[at[SOURCE_PENDING_TOKEN] + lane]
-        elif at[SOURCE_TOKEN] >= 0:
-            token = words[at[SOURCE_TOKEN] + start + i]
-        if token < 0:
-            token = pending[slot]
-        history = record(history, token)
-        cache[table[slot, (position + i) // page_tokens], (position + i) % page_tokens] = history
-    return history
-
-
-@kernel
-def score_lane(words, at, frame, lane, slot, page_tokens, table, cache, done):
-    """Scores of the tokens behind those that the lane has consumed, from their records."""
-    start, position = words[at[SOURCE_QUERY_START] + lane], words[at[SOURCE_CONSUMED] + lane]
-    for i in range(words[at[SOURCE_QUERY_LENGTH] + lane]):
-        page = table[slot, (position + i) // page_tokens]
-        history = cache[page, (position + i) % page_tokens]
-        target = words[at[SOURCE_TARGET_TOKEN] + start + i]
-        done.scores[frame, start + i] = float_bits(score_of(history, target))
-
-
-@kernel
-def advance(slot, token, limits, minimums, stops, generated, status):
-    """EOS and limit on the device, as every executor applies them."""
-    generated[slot] += 1
-    if generated[slot] > minimums[slot]:
-        for i in range(EOS_MAX):
-            if stops[slot, i] == token:
-                status[slot] = STATUS_EOS
-                return
-    if generated[slot] >= limits[slot]:
-        status[slot] = STATUS_LIMIT
-
-
-@kernel
-def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending, seeds, limits,
-                minimums, stops, generated, status):
-    """Page-table updates, then every lane: records, draw, completion."""
-    words, done = world[0].staging.words[frame], world[0].completions
-    for i in range(words[at[SOURCE_PAGE_UPDATE_COUNT]]):
-        base = at[SOURCE_PAGE_UPDATES] + 3 * i
-        table[words[base], words[base + 1]] = words[base + 2]
-    for lane in range(words[at[SOURCE_LIVE_LANES]]):
-        slot = words[at[SOURCE_SLOT] + lane]
-        history = consume(words, at, lane, slot, page_tokens, table, cache, pending)
-        emitted = 0
-        if at[SOURCE_TARGET_TOKEN] >= 0:
-            score_lane(words, at, frame, lane, slot, page_tokens, table, cache, done)
-        if lane < words[at[SOURCE_LIVE_SAMPLED]] and status[slot] == STATUS_RUNNING:
-            token = draw(history, seeds[slot], vocabulary)
-            if at[SOURCE_GRAMMAR_MASK] >= 0:
-                mask = at[SOURCE_GRAMMAR_MASK] + lane * -(-vocabulary // MASK_BITS)
-                token = allowed_from(words, mask, token, vocabulary)
-            pending[slot] = token
-            done.tokens[frame, lane, 0] = token
-            emitted = 1
-            advance(slot, token, limits, minimums, stops, generated, status)
-        done.slot[frame, lane] = slot
-        done.generation[frame, lane] = words[at[SOURCE_GENERATION] + lane]
-        done.status[frame, lane] = status[slot]
-        done.offered[frame, lane] = 0
-        done.accepted[frame, lane] = 0
-        done.emitted[frame, lane] = emitted
-        done.endpoint[frame, lane] = (
-            words[at[SOURCE_CONSUMED] + lane] + words[at[SOURCE_QUERY_LENGTH] + lane])
-        done.cursor[frame, lane] = -1
-        done.reserved[frame, lane] = -1
 
 
 @dataclass
@@ -233,8 +85,10 @@ class SimulatedExecutor:
     reads_weights = False
 
     def __init__(self, contract: PreparedContract, clock: VirtualClock,
-                 cost: Callable[[int], int] = FixedCost()) -> None:
-        self.contract, self.clock, self.cost = contract, clock, cost
+                 cost: Callable[[int], int] = FixedCost(), accept: int = 60) -> None:
+        """accept: per cent of the drafts that equal what the target draws."""
+        self.contract, self.clock, self.cost, self.accept = contract, clock, cost, accept
+        self.refusals = 0  # speculative programs to come that a rank rejects
         self.copy_cost = CopyCost()
         self.fault = sound  # of the next copy: (it fails, nanoseconds that it is late)
         self.memory = self.disk = np.zeros((0, 0), np.uint64)
@@ -254,11 +108,16 @@ class SimulatedExecutor:
         slots = geometry.slots
         self.table = np.zeros((slots, geometry.pages_per_request), np.int32)
         self.cache = np.zeros((geometry.pages, geometry.page_tokens), np.uint64)
-        self.pending = np.zeros(slots, np.int32)
+        self.pending, self.endpoint = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
         self.seeds = np.zeros(slots, np.uint64)
         self.limits, self.minimums = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
         self.stops = np.zeros((slots, EOS_MAX), np.int32)
         self.generated, self.status = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
+        drafts = max((program.drafts for program in self.contract.programs), default=0)
+        self.drafts = np.zeros((geometry.lanes, drafts), np.int32)
+        self.lengths = np.zeros(geometry.lanes, np.int32)
+        # proposal_confidence: by frame, then submitted row
+        self.confidence = np.zeros((FRAMES_MAX, slots, drafts), np.float32)
         self.at = np.full((len(self.contract.programs), SOURCES), NONE, np.int64)
         for row, program in enumerate(self.contract.programs):
             for binding in program.bindings:
@@ -334,9 +193,23 @@ class SimulatedExecutor:
             initialize(self.world[0]["staging"]["words"][frame], at, self.seeds, self.limits,
                        self.minimums, self.stops, self.generated, self.status)
             return
+        if self.contract.programs[program].operation == OP_SPECULATIVE:
+            self._run_round(frame, program)
+            return
         run_program(self.world, frame, at, self.page_tokens, self.contract.vocabulary, self.table,
-                    self.cache, self.pending, self.seeds, self.limits, self.minimums, self.stops,
-                    self.generated, self.status)
+                    self.cache, self.pending, self.endpoint, self.seeds, self.limits,
+                    self.minimums, self.stops, self.generated, self.status)
+
+    def _run_round(self, frame: int, program: int) -> None:
+        chosen = self.contract.programs[program]
+        lag = self.contract.cache.cursor_lag_tokens if chosen.cursor else NONE
+        refused = self.refusals > 0
+        self.refusals -= refused
+        run_round(self.world, frame, self.at[program], chosen.drafts, chosen.packed,
+                  self.page_tokens, self.contract.vocabulary, lag, refused, self.accept,
+                  EMPTY_HISTORY, self.table, self.cache, self.pending, self.endpoint,
+                  self.seeds, self.limits, self.minimums, self.stops, self.generated, self.status,
+                  self.drafts, self.confidence[frame], self.lengths)
 
     def poison(self, slot: int) -> None:
         """Makes a slot's logits non-finite, as a fault would: its next programs report that."""

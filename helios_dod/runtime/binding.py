@@ -7,11 +7,23 @@ import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import MASK_BITS
+from helios_dod.limits import MASK_BITS, NO_ROW
 from helios_dod.runtime.selection import Selection
-from helios_dod.terms import OP_DECODE, OP_MIXED, OP_PREFILL
+from helios_dod.tables.drafts import HOPE
+from helios_dod.terms import (
+    OP_DECODE,
+    OP_MIXED,
+    OP_PREFILL,
+    OP_SPECULATIVE,
+    SOURCE_CANDIDATE_COUNT,
+    SOURCE_CONSUMED,
+    SOURCE_POSITION,
+    SOURCE_SPECULATIVE_PREFIX_LIMIT,
+)
 from helios_dod.world import fill_free, fill_pages
 
+# A program that is given one of these works from an endpoint that the host knows.
+ENDPOINT_SOURCES = {SOURCE_CONSUMED, SOURCE_POSITION}
 STAGING_ALIGN_WORDS = 16  # every staged buffer starts on a cache line
 
 
@@ -43,6 +55,12 @@ def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry
     programs["drafts"][row] = program.drafts
     programs["width"][row] = program.width
     programs["packed"][row] = program.packed
+    programs["lane_limit"][row] = program.lane_limit
+    programs["cursor"][row] = program.cursor
+    sources = {binding.source for binding in program.bindings}
+    programs["prefix_limit"][row] = SOURCE_SPECULATIVE_PREFIX_LIMIT in sources
+    programs["endpoint_input"][row] = bool(sources & ENDPOINT_SOURCES)
+    programs["history_input"][row] = SOURCE_CANDIDATE_COUNT in sources
     start = int(bindings["binding_count"])
     programs["binding_first"][row] = start
     programs["binding_count"][row] = len(program.bindings)
@@ -74,6 +92,28 @@ def takes_masks(programs: Sequence[PreparedProgram], host_pending: bool) -> bool
     return True
 
 
+# Equal in variants that differ in how much they hold.
+KIND = ("operation", "host_pending", "histogram", "masked", "drafts", "width", "lane_limit",
+        "prefix_limit", "endpoint_input", "history_input")
+
+
+def bind_rounds(world: np.ndarray, selection: Selection) -> None:
+    """Links every variant to the next smaller one of its kind; lists the speculative ones."""
+    programs = world[0]["programs"]
+    rows = sorted(selection.programs,
+                  key=lambda row: (programs["batch"][row], programs["packed"][row]))
+    last: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        kind = tuple(int(programs[name][row]) for name in KIND)
+        programs["smaller"][row] = last.get(kind, NO_ROW)
+        last[kind] = row
+    rounds = [row for row in rows if programs["operation"][row] == OP_SPECULATIVE
+              and programs["host_pending"][row] == selection.host_pending]
+    programs["rounds"][:len(rounds)] = rounds
+    programs["round_count"] = len(rounds)
+    programs["round_width"] = max((int(programs["lane_limit"][row]) for row in rounds), default=1)
+
+
 def cache_seed(contract: PreparedContract) -> int:
     """Where every chain of pages of this core begins: 64 bits of its cache identity's SHA-256."""
     digest = hashlib.sha256(contract.cache_identity.encode()).digest()
@@ -100,6 +140,8 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["host_pending"] = selection.host_pending
     settings["masked"] = takes_masks(
         [contract.programs[index] for index in selection.programs], selection.host_pending)
+    settings["history"] = selection.history_drafting
+    world[0]["drafts"]["prior"] = HOPE
     world[0]["frames"]["frame_count"] = selection.frames
     fill_pages(world, geometry.pages, (selection.memory_pages, selection.disk_pages))
     fill_free(world[0]["slots"], geometry.slots)
@@ -107,4 +149,5 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     for index in selection.programs:
         bind_program(world, index, contract.programs[index], geometry, first)
     world[0]["programs"]["program_count"] = len(contract.programs)
+    bind_rounds(world, selection)
     return first

@@ -58,12 +58,25 @@ COUNTERS = {  # counters column -> what it counts
     "barrier_grammar": "Frames not composed because a constrained lane waits alone",
     "constrained_submitted": "Programs launched with a constrained lane",
     "mixed_grammar_submitted": "Decode programs launched with constrained and other lanes",
+    "drafts_offered": "Drafts that speculative programs verified",
+    "drafts_accepted": "Drafts that equal the token that the model drew",
+    "drafts_copied_offered": "Drafts copied from a request's own text",
+    "drafts_copied_accepted": "Copied drafts that equal the token that the model drew",
+    "cohorts_refused": "Speculative programs that a rank refused",
+    "rounds_speculative": "Speculative programs launched that are wider than one token",
+    "barrier_host_pending": "Times that a slot waited for its token to reach the host",
+    "barrier_stops": "Times that a slot waited because the host looks for its stops",
+    "barrier_history": "Times that a slot waited because its next drafts are copies",
+    "barrier_cost": "Times that a slot waited for the cost of a program to be observed",
+    "barrier_phase": "Times that a slot waited because the operation changes",
+    "barrier_endpoint": "Times that a slot waited because a program is given its endpoint",
     "constrained_in_flight_max": "Most programs outstanding after a constrained launch",
 }
 WAITS = {  # counters column -> why something waited
     "pages_full": "pages", "slots_full": "slots", "egress_full": "reader",
     "barrier_grammar": "grammar", "barrier_stops": "stops", "barrier_history": "history",
-    "barrier_phase": "phase",
+    "barrier_phase": "phase", "barrier_cost": "cost", "barrier_host_pending": "pending token",
+    "barrier_endpoint": "endpoint",
 }
 NAMED = ("OP_", "FINISH_")  # terms whose numbers become labels
 

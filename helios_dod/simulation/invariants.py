@@ -11,6 +11,7 @@ from helios_dod.terms import (
     FINISHED,
     FRAME_SUBMITTED,
     FREE,
+    OP_SPECULATIVE,
     PAGE_FETCHING,
     PAGE_IMMUTABLE,
     PAGE_LEAVING,
@@ -106,13 +107,16 @@ def check_slots(w: np.void) -> None:
     check_free(s, "slots", rows)
     live = s["live"][: int(s["live_count"])].tolist()
     require(sorted(live) == np.nonzero(s["state"][:rows] != FREE)[0].tolist(), f"slots.live {live}")
-    in_flight, rounds = np.zeros(len(s["state"]), int), np.zeros(len(s["state"]), int)
+    in_flight, rounds, unknown, ahead = np.zeros((4, len(s["state"])), int)
     for frame in np.nonzero(w["frames"]["state"] >= FRAME_SUBMITTED)[0]:
         if w["frames"]["state"][frame] in (FRAME_SUBMITTED, FRAME_SUBMITTED + 1):
+            program = w["frames"]["program"][frame]
             for lane in range(int(w["frames"]["lane_count"][frame])):
                 slot = w["lanes"]["slot"][frame, lane]
                 in_flight[slot] += 1
                 rounds[slot] += w["lanes"]["sampled"][frame, lane]
+                unknown[slot] += w["programs"]["operation"][program] == OP_SPECULATIVE
+                ahead[slot] += w["lanes"]["query_length"][frame, lane]
                 require(not s["feedback"][slot] or w["lanes"]["ceiling"][frame, lane] <= 1,
                         f"lanes[{frame}, {lane}].ceiling of slot {slot}, which needs feedback")
     for slot in live:
@@ -121,6 +125,9 @@ def check_slots(w: np.void) -> None:
         require(not s["feedback"][slot] or rounds[slot] <= 1,
                 f"slots[{slot}]: {rounds[slot]} rounds in flight, but it needs feedback")
         require(0 <= s["consumed"][slot] <= s["scheduled"][slot], f"slots[{slot}].consumed")
+        require(int(s["open"][slot]) == unknown[slot], f"slots[{slot}].open {s['open'][slot]}")
+        require(int(s["scheduled"][slot] - s["consumed"][slot]) == ahead[slot],
+                f"slots[{slot}].scheduled {s['scheduled'][slot]}, {ahead[slot]} tokens in flight")
         held = int(s["page_count"][slot]) * int(w["settings"]["page_tokens"])
         require(held >= int(s["scheduled"][slot]), f"slots[{slot}].page_count holds {held}")
         request = int(s["request"][slot])

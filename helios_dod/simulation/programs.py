@@ -1,6 +1,8 @@
 """A manifest and contract for the simulated executor: programs without bodies, as a recipe emits
 them."""
 
+from dataclasses import dataclass
+
 from helios_dod.contract.states import derive_views
 from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
@@ -32,6 +34,36 @@ ADMISSION = (
 ADMISSION_ROWS = 16
 
 
+CANDIDATES = (
+    ("candidate_count", contract.CANDIDATE_COUNT),
+    ("candidate_generation", contract.CANDIDATE_GENERATION),
+    ("candidate_endpoint", contract.CANDIDATE_ENDPOINT),
+)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A speculative program of the simulated core: its extents, B apart, and what it is given."""
+
+    drafts: int  # D
+    width: int  # W
+    packed: int  # P for all lanes
+    prefix: bool = False  # ceilings, under which it allocates; else exact lengths
+    confidence: bool = False
+    history: bool = False  # copied tokens
+    staged: bool = False  # endpoints from the host; else its own
+
+
+def rounds_of(lanes: int, width: int) -> tuple[Round, ...]:
+    """One of each sort: rectangular and short, exact and allocated, with and without copies."""
+    short = lanes + max(lanes * (width - 1) // 2, 1)
+    return (
+        Round(0, 1, lanes), Round(1, 2, 2 * lanes),
+        Round(width - 1, width, short, prefix=True, confidence=True),
+        Round(width - 1, width, short, history=True, staged=True),
+    )
+
+
 class Builder:
     """Collects staged buffers by name while programs bind them."""
 
@@ -45,13 +77,13 @@ class Builder:
         """The least that a body may hold; the simulated device runs its own hashes instead.
 
         Body 0 (initialize) clears the pending token; the others update the page table and go on
-        from the pending token, that of the device (1) or the host's (2). Each graph lists what its
-        body does to state."""
+        from the pending token, that of the device (1; 3 in rounds, which place their own rows) or
+        the host's (2). Each graph lists what its body does to state."""
         at = self.index
         tokens = self.buffer("tokens", manifest.SCRATCH, manifest.I32, [(manifest.PACKED, 1)])
         fill = self.manifest.host_bodies.add().operations.add().fill_rows
         fill.slot.buffer, fill.destination.buffer = at["slot"], at["pending"]
-        for source in (tokens, at["pending_token"]):
+        for source in (tokens, at["pending_token"], at["pending"]):
             body = self.manifest.host_bodies.add()
             update = body.operations.add().update_page_table
             update.count.buffer, update.updates.buffer = at["page_update_count"], at["page_updates"]
@@ -60,9 +92,13 @@ class Builder:
                 select = body.operations.add().select_tokens
                 select.pending.buffer, select.slot.buffer = at["pending"], at["slot"]
                 select.lane.buffer, select.output.buffer = at["lane"], tokens
-            keep = body.operations.add().scatter_rows
-            keep.source.buffer, keep.slot.buffer = source, at["slot"]
-            keep.destination.buffer = at["pending"]
+            kept = [(source, at["pending"])]
+            if source == at["pending"] and "cursor" in at:
+                kept.append((at["cursor"], at["cursor"]))
+            for taken, destination in kept:
+                keep = body.operations.add().scatter_rows
+                keep.source.buffer, keep.slot.buffer = taken, at["slot"]
+                keep.destination.buffer = destination
         uses = BodyUses(self.manifest)
         for program, graph in zip(self.manifest.programs, self.model.graphs, strict=True):
             graph.states.extend(derive_views(self.manifest, uses.of(program)))
@@ -98,13 +134,7 @@ class Builder:
                 host_pending: bool = False, histogram: int = 0, masks: int = 0) -> None:
         """One variant with the bindings that its operation needs. histogram: vocabulary, or 0.
         masks: words of a grammar mask, or 0."""
-        self.manifest.programs.add(name=name, operation=operation, batch_capacity=batch,
-                                   token_capacity=1, packed_token_capacity=packed,
-                                   body=0 if operation == manifest.INITIALIZE
-                                   else 2 if host_pending else 1)
-        graph = self.model.graphs.add(program=name, operation=operation, state_rows_per_request=1)
-        for title, source in SCALARS[:3] if operation == manifest.INITIALIZE else SCALARS:
-            self.bind(graph, title, source, 0, 1, contract.SCALAR)
+        graph = self.graph(name, operation, batch, packed, host_pending=host_pending)
         lane_columns = LANES[:2] if operation == manifest.INITIALIZE else LANES
         for title, source in lane_columns:
             self.bind(graph, title, source, manifest.LANES, 1, contract.SUBMISSION_ROW)
@@ -130,11 +160,51 @@ class Builder:
                       contract.ACTIVE_ROW)
             graph.host_pending_binding = len(graph.bindings) - 1
         else:
-            graph.device_pending.CopyFrom(self.pending_view())
+            graph.device_pending.CopyFrom(self.row_view("pending"))
 
-    def pending_view(self) -> contract.StateView:
-        """The device-owned pending token of each slot."""
-        buffer = self.buffer("pending", manifest.STATE, manifest.I32, [(manifest.SLOTS, 1)])
+    def graph(self, name: str, operation: int, batch: int, packed: int,
+              spoken: Round | None = None, host_pending: bool = False) -> contract.GraphContract:
+        """A program and its contract, with the scalars that it needs."""
+        program = self.manifest.programs.add(
+            name=name, operation=operation, batch_capacity=batch, token_capacity=1,
+            packed_token_capacity=packed,
+            body=0 if operation == manifest.INITIALIZE else 2 if host_pending else 1)
+        if spoken is not None:
+            program.body = 3
+            program.draft_tokens, program.token_capacity = spoken.drafts, spoken.width
+            program.confidence_width = spoken.drafts if spoken.confidence else 0
+        graph = self.model.graphs.add(program=name, operation=operation, state_rows_per_request=1)
+        for title, source in SCALARS[:3] if operation == manifest.INITIALIZE else SCALARS:
+            self.bind(graph, title, source, 0, 1, contract.SCALAR)
+        return graph
+
+    def round(self, name: str, batch: int, packed: int, spoken: Round) -> None:
+        """A speculative variant."""
+        graph = self.graph(name, manifest.SPECULATIVE, batch, packed, spoken)
+        lanes = [("slot", contract.SLOT), ("generation", contract.GENERATION)]
+        if spoken.prefix:
+            lanes.append(("prefix_limit", contract.SPECULATIVE_PREFIX_LIMIT))
+        else:
+            lanes.append(("query_length", contract.QUERY_LENGTH))
+        if spoken.staged:
+            lanes.append(("consumed", contract.CONSUMED))
+        if spoken.history:
+            lanes.extend(CANDIDATES)
+            self.bind(graph, f"candidate_tokens_{spoken.drafts}", contract.CANDIDATE_TOKENS,
+                      manifest.LANES, spoken.drafts, contract.SUBMISSION_ROW)
+        for title, source in lanes:
+            self.bind(graph, title, source, manifest.LANES, 1, contract.SUBMISSION_ROW)
+        self.bind(graph, "page_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
+                  contract.SCALAR)
+        if spoken.confidence:
+            self.manifest.proposal_confidence = self.buffer(
+                "confidence", manifest.STATE, manifest.F32,
+                [(0, 2), (manifest.SLOTS, 1), (0, spoken.drafts)])
+        graph.device_pending.CopyFrom(self.row_view("pending"))
+
+    def row_view(self, name: str) -> contract.StateView:
+        """An i32 that the device owns of each slot, read and written."""
+        buffer = self.buffer(name, manifest.STATE, manifest.I32, [(manifest.SLOTS, 1)])
         return contract.StateView(buffer=buffer, row_stride=4, extent=4, access=contract.READ_WRITE)
 
 
@@ -148,9 +218,13 @@ COMPLETION_LANES = (
 
 
 def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int = 16,
-                   lanes: int = 3, packed: int = 16,
+                   lanes: int = 3, packed: int = 16, rounds: tuple[Round, ...] = (),
+                   cursor_lag: int | None = None,
                    ) -> tuple[manifest.ExecutionManifest, contract.ServingContract]:
-    """A core without weights: one cache plane of 8-byte shadow records, a decoder's operations."""
+    """A core without weights: one cache plane of 8-byte shadow records, a decoder's operations.
+
+    cursor_lag: of the draft cursor that its speculative programs report; None: they have none."""
+    widest = max((spoken.width for spoken in rounds), default=1)
     builder = Builder(min(lanes, ADMISSION_ROWS))
     plane = builder.buffer("shadow", manifest.CACHE, manifest.U64,
                            [(manifest.PAGES, 1), (manifest.PAGE_TOKENS, 1)])
@@ -160,7 +234,7 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
         builder.buffer("completion_" + name, manifest.COMPLETION, manifest.I32,
                        [(manifest.LANES, 1)], field)
     builder.buffer("completion_tokens", manifest.COMPLETION, manifest.I32,
-                   [(manifest.LANES, 1), (0, 1)], manifest.COMPLETION_TOKENS)
+                   [(manifest.LANES, 1), (0, widest)], manifest.COMPLETION_TOKENS)
     builder.buffer("completion_scores", manifest.COMPLETION, manifest.F32,
                    [(manifest.PACKED, 1)], manifest.COMPLETION_SCORES)
     builder.program("initialize", manifest.INITIALIZE, builder.admitted, builder.admitted)
@@ -172,12 +246,21 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
         builder.program("decode_host_pending" + suffix, manifest.DECODE, lanes, lanes,
                         host_pending=True, masks=masks)
     builder.program("scored_prefill", manifest.SCORED_PREFILL, min(lanes, packed), packed)
+    for number, spoken in enumerate(rounds):
+        for batch in sorted({1, lanes}):
+            most = min(spoken.packed, batch * spoken.width)
+            builder.round(f"speculative_{number}_{batch}", batch, most, spoken)
+    if cursor_lag is not None:
+        builder.row_view("cursor")
     builder.bodies()
     builder.manifest.live_lanes = builder.index["live_lanes"]
     builder.manifest.live_packed = builder.index["live_packed"]
     builder.manifest.live_sampled = builder.index["live_sampled"]
     cache = builder.model.cache
     cache.page_tokens = page_tokens
+    if cursor_lag is not None:
+        cache.cursor_lag_tokens = cursor_lag
+        cache.cursor_state.CopyFrom(builder.row_view("cursor"))
     cache.regions.add(kind=contract.PAGED_KEY_VALUE, planes=[plane], compression_ratio=1)
     cache.tables.add(buffer=table)
     builder.model.vocabulary = builder.model.input_vocabulary = vocabulary
@@ -187,5 +270,6 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
     frontend.eos_tokens.append(0)
     serving = contract.ServingContract(
         served_id="simulated", cache_identity="simulated", context_tokens=context,
-        prefill_tokens=packed, pages=64, concurrency=lanes, model=builder.model)
+        prefill_tokens=packed, pages=64, concurrency=lanes, model=builder.model,
+        speculative_widths=sorted({spoken.width for spoken in rounds}))
     return builder.manifest, serving

@@ -29,7 +29,7 @@ from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK
 from helios_dod.simulation.invariants import check, check_quiet, require
-from helios_dod.simulation.programs import simulated_core
+from helios_dod.simulation.programs import Round, rounds_of, simulated_core
 from helios_dod.simulation.stand_in import NO_GRAMMAR, StandIn, automaton_of, random_grammar
 from helios_dod.simulation.stop_oracle import (
     PIECES,
@@ -94,6 +94,26 @@ def swarm(rng: random.Random) -> Workload:
         copy_failure=pick((0.0, 0.1, 0.5)), copy_late=pick((0.0, 0.2)), copy_ns=pick((100, 3000)))
 
 
+@dataclass(frozen=True)
+class Drafting:
+    """How speculative the simulated core is."""
+
+    width: int = 0  # of the widest program; 0: no speculation
+    accept: int = 60  # per cent of the drafts that are right
+    history: bool = False  # drafts are copied from a request's own text
+    cursor_lag: int | None = None  # None: no draft cursor is reported
+    refuse: float = 0.0  # speculative programs whose cohort a rank rejects
+    rounds: tuple[Round, ...] | None = None  # None: one of each sort, up to the width
+
+
+def swarm_drafting(rng: random.Random) -> Drafting:
+    """Knobs of speculation, extremes included."""
+    pick = rng.choice
+    return Drafting(width=pick((0, 2, 4)), accept=pick((0, 50, 90, 100)),
+                    history=pick((False, True)), cursor_lag=pick((None, 0, 1, 5)),
+                    refuse=pick((0.0, 0.1)))
+
+
 @dataclass
 class Live:
     """What the simulator knows of a request that it sent."""
@@ -112,18 +132,26 @@ class Simulator:
 
     def __init__(self, seed: int, walked: bool = True, size: str = "TEST_MIN", frames: int = 2,
                  host_pending: bool = False, lanes: int = 3, packed: int = 16, context: int = 512,
-                 vocabulary: int = 50, pages: int = 24, workload: Workload | None = None) -> None:
+                 vocabulary: int = 50, pages: int = 24, workload: Workload | None = None,
+                 drafting: Drafting | None = None) -> None:
         self.rng = random.Random(seed)
         self.stops_rng = random.Random(f"stops of {seed}")
         self.workload = workload or swarm(self.rng)
         self.walked, self.vocabulary = walked, vocabulary
-        manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed)
+        if drafting is None:  # part of the swarm, unless a test asks for its own load
+            drafting = Drafting() if workload else swarm_drafting(self.rng)
+        self.drafting = drafting
+        rounds = self.drafting.rounds
+        if rounds is None:
+            rounds = rounds_of(lanes, drafting.width) if drafting.width else ()
+        manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed, rounds,
+                                           self.drafting.cursor_lag if rounds else None)
         contract = decode(serving, manifest)
         memory_bytes, disk_bytes = self.tiers()
         options = Options(size=size, frames=frames, host_pending=host_pending,
                           cache_bytes=pages * PAGE_BYTES, offload_bytes=memory_bytes,
-                          disk_bytes=disk_bytes,
-                          disk_folder=Path() if disk_bytes else None)
+                          disk_bytes=disk_bytes, disk_folder=Path() if disk_bytes else None,
+                          history_drafting=self.drafting.history and bool(rounds))
         selection = choose(
             contract, PAGE_BYTES, lambda geometry: staging_layout(contract, geometry)[1], options)
         self.world = boot(selection.limits)
@@ -131,7 +159,8 @@ class Simulator:
         self.strip = bool(seed % 2)
         install_pieces(self.world, *piece_table(), self.strip)
         self.clock = VirtualClock(1)
-        self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 10))
+        self.executor = SimulatedExecutor(contract, self.clock, FixedCost(1000, 10),
+                                          self.drafting.accept)
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
         if selection.memory_pages:
             disk = mmap.mmap(-1, disk_bytes) if disk_bytes else None
@@ -293,6 +322,8 @@ class Simulator:
         if self.rng.random() < self.workload.drain:
             self.read()
         self.worker.work(self.rng)
+        if self.drafting.refuse and self.rng.random() < self.drafting.refuse:
+            self.executor.refusals = 1
         end = self.executor.next_end()
         if end is not None and self.rng.random() < 0.7:
             self.clock.now_ns = max(self.clock.now_ns, end)

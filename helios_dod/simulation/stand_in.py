@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from helios_dod.executors.simulated import mix
+from helios_dod.executors.simulated_device import mix
 from helios_dod.grammars.base import Job
 from helios_dod.limits import MASK_BITS
 from helios_dod.simulation.invariants import require

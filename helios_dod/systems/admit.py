@@ -2,6 +2,7 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
+from helios_dod.tables.candidates import forget_candidates
 from helios_dod.tables.grammars import take_grammar
 from helios_dod.tables.pages import on_device, reference_page, resident
 from helios_dod.tables.requests import waiting_remove
@@ -81,6 +82,9 @@ def take_slot(world, row):
     slots.feedback[slot] = (
         world[0].stops.active[row] == 1 or requests.grammar_bytes[row] > 0
         or world[0].settings.host_pending == 1)
+    slots.narrow[slot] = slots.feedback[slot] == 1 or requests.top_logprobs[row] >= 0
+    slots.acceptance[slot] = world[0].drafts.prior
+    forget_candidates(world, slot)
     slots.live[slots.live_count] = slot
     slots.live_count += 1
     slots.prefill_end[slot] = requests.token_count[row]
@@ -96,8 +100,9 @@ def take_slot(world, row):
 
 
 @system(
-    reads="settings.* stops.active",
-    writes="requests.* slots.* pages.* tiers.oldest tiers.newest grammars.* counters.*",
+    reads="settings.* drafts.prior stops.active",
+    writes="requests.* slots.* pages.* tiers.oldest tiers.newest candidates.* grammars.* "
+           "counters.*",
 )
 def admit(world):
     """Takes requests in list order until one does not fit; nothing overtakes it, so none

@@ -1,20 +1,19 @@
 """collect: fences that passed -> finished frames, in submission order."""
 
 from helios_dod.system import system
+from helios_dod.tables.drafts import learn_cost
 from helios_dod.tables.tiers import observe_prefill
 from helios_dod.terms import FRAME_FINISHED, FRAME_SUBMITTED, OP_MIXED, OP_PREFILL
-
-COST_SHIFT = 3  # a new observation weighs 1/8
 
 
 @system(
     reads="frames.* clock.now_ns",
-    writes="frames.state frames.finished_ns programs.cost_ns counters.frames_finished "
-           "tiers.prefill_ns tiers.prefill_tokens",
+    writes="frames.state frames.finished_ns programs.cost_ns programs.observed_count "
+           "programs.observed_ns counters.frames_finished tiers.prefill_ns tiers.prefill_tokens",
 )
 def collect(world):
     """Marks every submitted frame whose sequence the executor reports as finished."""
-    frames, programs, now = world[0].frames, world[0].programs, world[0].clock.now_ns
+    frames, now = world[0].frames, world[0].clock.now_ns
     for frame in range(frames.state.shape[0]):
         if frames.state[frame] != FRAME_SUBMITTED:
             continue
@@ -24,11 +23,8 @@ def collect(world):
         frames.finished_ns[frame] = now
         other = frames.finished_ns[1 - frame]
         elapsed = now - max(frames.submitted_ns[frame], other if other < now else 0)
-        cost = programs.cost_ns[frames.program[frame]]
-        change = elapsed - cost
-        programs.cost_ns[frames.program[frame]] = (
-            elapsed if cost == 0 else cost + (change >> COST_SHIFT))
-        operation = programs.operation[frames.program[frame]]
+        learn_cost(world, frames.program[frame], frames.drawn[frame], elapsed, now)
+        operation = world[0].programs.operation[frames.program[frame]]
         if operation in (OP_PREFILL, OP_MIXED):
             observe_prefill(world, elapsed, frames.packed_count[frame])
         world[0].counters.frames_finished += 1

@@ -2,6 +2,9 @@
 
 from helios_dod.limits import NO_ROW, SCORES_MAX
 from helios_dod.system import kernel, system
+from helios_dod.systems.lanes import add_lane, add_work, generating, ready, room_tokens, wait_for
+from helios_dod.systems.rounds import compose_round
+from helios_dod.tables.drafts import base_program
 from helios_dod.tables.grammars import may_sample, outstanding
 from helios_dod.tables.requests import scores_left
 from helios_dod.terms import (
@@ -17,6 +20,7 @@ from helios_dod.terms import (
     SLOT_ADMITTED,
     SLOT_DECODE,
     SLOT_PREFILL,
+    WAIT_PHASE,
 )
 
 
@@ -37,40 +41,6 @@ def find_program(world, operation, lanes, packed, host_pending, histogram, maske
                 programs.packed[best], programs.batch[best], programs.masked[best]):
             best = row
     return best
-
-
-@kernel
-def add_lane(world, frame, slot, length, sampled):
-    """Appends a lane that consumes `length` tokens from the slot's scheduled endpoint on."""
-    frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
-    lane = frames.lane_count[frame]
-    lanes.slot[frame, lane] = slot
-    lanes.generation[frame, lane] = slots.generation[slot]
-    lanes.query_start[frame, lane] = frames.packed_count[frame]
-    lanes.query_length[frame, lane] = length
-    lanes.consumed[frame, lane] = slots.scheduled[slot]
-    lanes.ceiling[frame, lane] = sampled
-    lanes.sampled[frame, lane] = sampled
-    frames.lane_count[frame] = lane + 1
-    frames.sampled_count[frame] += sampled
-    if sampled == 1 and slots.grammar[slot] != NO_ROW:
-        frames.constrained_count[frame] += 1
-    frames.packed_count[frame] += length
-
-
-@kernel
-def decodable(world, frame, slot):
-    """May the slot's next token be computed in this frame?"""
-    slots, requests = world[0].slots, world[0].requests
-    if slots.state[slot] != SLOT_DECODE:
-        return False
-    row = slots.request[slot]
-    if slots.scheduled[slot] + 1 - requests.prompt_count[row] >= requests.output_limit[row]:
-        return False  # the token that reaches the limit is already in flight
-    if slots.feedback[slot] == 1 and slots.in_flight[slot] > 0:
-        return False
-    return (slots.scores_held[slot, frame] == 0 and requests.stamp_end[row, frame] == 0
-            and may_sample(world, slot))
 
 
 @kernel
@@ -106,26 +76,24 @@ def scores_due(world, slot):
 
 
 @kernel
-def room_tokens(world, frame, slot):
-    """Tokens that the slot can consume with the pages and page-table updates left in this frame."""
-    frames, slots = world[0].frames, world[0].slots
-    pending = slots.page_count[slot] - slots.uploaded_count[slot]
-    if pending > frames.update_room[frame]:
-        return 0
-    pages = min(frames.page_room[frame], frames.update_room[frame] - pending)
-    held = (slots.page_count[slot] + pages) * world[0].settings.page_tokens
-    return held - slots.scheduled[slot]
+def prompts_waiting(world):
+    """Slots that have prompt tokens to submit."""
+    slots, count = world[0].slots, 0
+    for i in range(slots.live_count):
+        count += slots.state[slots.live[i]] == SLOT_PREFILL
+    return count
 
 
 @kernel
-def add_work(world, frame, slot, length, sampled):
-    """A lane, and the room that it takes."""
-    frames, slots = world[0].frames, world[0].slots
-    pages = -(-(slots.scheduled[slot] + length) // world[0].settings.page_tokens)
-    fresh = max(pages - slots.page_count[slot], 0)
-    frames.page_room[frame] -= fresh
-    frames.update_room[frame] -= slots.page_count[slot] - slots.uploaded_count[slot] + fresh
-    add_lane(world, frame, slot, length, sampled)
+def round_in_flight(world):
+    """Do lanes of a speculative program have to end before the operation changes? They note it."""
+    slots, waits = world[0].slots, False
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.open[slot] > 0 and generating(world, slot):
+            wait_for(world, slot, WAIT_PHASE)
+            waits = True
+    return waits
 
 
 @kernel
@@ -134,7 +102,8 @@ def compose_decodes(world, frame):
     slots = world[0].slots
     for i in range(slots.live_count):
         slot = slots.live[i]
-        if decodable(world, frame, slot) and room_tokens(world, frame, slot) >= 1:
+        if (generating(world, slot) and ready(world, frame, slot)
+                and room_tokens(world, frame, slot) >= 1):
             add_work(world, frame, slot, 1, 1)
     return world[0].frames.lane_count[frame]
 
@@ -188,23 +157,26 @@ def compose_scored(world, frame):
 
 @kernel
 def compose_lanes(world, frame):
-    """Decode lanes, then prompts; the number of the former."""
+    """Decode lanes, then prompts; the program that holds them, or NO_ROW without any."""
+    frames = world[0].frames
+    if round_in_flight(world):
+        return NO_ROW
     decodes = compose_decodes(world, frame)
     compose_prompts(world, frame, world[0].settings.prefill_tokens - decodes)
-    return decodes
-
-
-@kernel
-def lane_program(world, frame, decodes):
-    """The variant for the composed lanes."""
-    frames, host = world[0].frames, world[0].settings.host_pending
-    masked = 1 if frames.constrained_count[frame] > 0 else 0
     lanes, packed = frames.lane_count[frame], frames.packed_count[frame]
-    if decodes == lanes:
-        return find_program(world, OP_DECODE, lanes, packed, host, 0, masked)
-    if decodes == 0:
-        return find_program(world, OP_PREFILL, lanes, packed, 0, 0, masked)
-    return find_program(world, OP_MIXED, lanes, packed, 0, 0, masked)
+    masked = 1 if frames.constrained_count[frame] > 0 else 0
+    if lanes == 0:
+        return NO_ROW
+    if decodes == lanes and masked == 0:
+        program = base_program(world, lanes)
+    elif decodes == lanes:
+        host = world[0].settings.host_pending
+        program = find_program(world, OP_DECODE, lanes, packed, host, 0, 1)
+    else:
+        program = find_program(
+            world, OP_PREFILL if decodes == 0 else OP_MIXED, lanes, packed, 0, 0, masked)
+    assert program != NO_ROW, "programs: no variant holds the composed lanes"
+    return program
 
 
 @kernel
@@ -228,9 +200,52 @@ def held_by_grammar(world):
     return False
 
 
+@kernel
+def constrained_ready(world):
+    """Can a constrained token be computed? All lanes go one token on beside it."""
+    slots, grammars = world[0].slots, world[0].grammars
+    if grammars.free_count == grammars.free.shape[0]:
+        return False
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.grammar[slot] != NO_ROW and generating(world, slot) and may_sample(world, slot):
+            return True
+    return False
+
+
+@kernel
+def begin_frame(world, frame):
+    """An empty frame with all the room there is."""
+    frames = world[0].frames
+    frames.constrained_count[frame] = 0
+    frames.lane_count[frame] = 0
+    frames.sampled_count[frame] = 0
+    frames.packed_count[frame] = 0
+    frames.page_update_count[frame] = 0
+    frames.drawn[frame] = 0
+    frames.probe[frame] = 0
+    frames.page_room[frame] = world[0].pages.free_count
+    frames.update_room[frame] = world[0].settings.page_updates
+
+
+@kernel
+def compose_frame(world, frame):
+    """Admission first; then a round of what generates, or prompts with one token of each."""
+    program = compose_initialize(world, frame)
+    if program == NO_ROW:
+        program = compose_scored(world, frame)
+    if program != NO_ROW:
+        return program
+    if (world[0].programs.round_count > 0 and prompts_waiting(world) == 0
+            and not constrained_ready(world)):
+        return compose_round(world, frame)
+    return compose_lanes(world, frame)
+
+
 @system(
-    reads="settings.* programs.* requests.* grammars.* pages.free_count",
-    writes="frames.* lanes.* slots.state counters.ticks_idle counters.barrier_grammar",
+    reads="settings.* programs.* requests.* grammars.* tokens.ids pages.free_count clock.now_ns",
+    writes="frames.* lanes.* slots.state slots.waits drafts.survival drafts.reach candidates.* "
+           "programs.probed_ns counters.*",
 )
 def compose(world):
     """Fills one free frame a tick; `scheduled` moves in `submit`."""
@@ -241,22 +256,10 @@ def compose(world):
     for frame in range(frames.frame_count):
         if frames.state[frame] != FREE:
             continue
-        frames.constrained_count[frame] = 0
-        frames.lane_count[frame] = 0
-        frames.sampled_count[frame] = 0
-        frames.packed_count[frame] = 0
-        frames.page_update_count[frame] = 0
-        frames.page_room[frame] = world[0].pages.free_count
-        frames.update_room[frame] = world[0].settings.page_updates
-        program = compose_initialize(world, frame)
+        begin_frame(world, frame)
+        program = compose_frame(world, frame)
         if program == NO_ROW:
-            program = compose_scored(world, frame)
-        if program == NO_ROW:
-            decodes = compose_lanes(world, frame)
-            if frames.lane_count[frame] == 0:
-                break
-            program = lane_program(world, frame, decodes)
-            assert program != NO_ROW, "programs: no variant holds the composed lanes"
+            break
         frames.program[frame] = program
         frames.error[frame] = 0
         frames.state[frame] = FRAME_COMPOSED

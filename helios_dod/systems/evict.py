@@ -5,6 +5,7 @@ there to disk; a place is free when its copy has ended, so some are kept free ah
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
+from helios_dod.systems.lanes import remaining
 from helios_dod.tables.copies import begin_copy, copy_room
 from helios_dod.tables.pages import (
     child_goes,
@@ -35,15 +36,16 @@ TRIES = 4  # pages that are looked at for one to drop
 
 
 @kernel
-def demand(world):
-    """Pages that the next frame takes if every live slot goes on, and restores."""
+def demand(world, tokens):
+    """Pages that the next frame takes if every live slot goes on, by `tokens` where it decodes, and
+    restores."""
     slots, settings = world[0].slots, world[0].settings
     budget, total = settings.prefill_tokens, 0
     for i in range(slots.live_count):
         slot = slots.live[i]
         endpoint = slots.scheduled[slot]
         if slots.state[slot] == SLOT_DECODE:
-            endpoint += 1
+            endpoint += max(min(tokens, remaining(world, slot)), 0)
         elif slots.state[slot] == SLOT_PREFILL:
             chunk = min(slots.prefill_end[slot] - endpoint, budget)
             budget -= chunk
@@ -151,14 +153,14 @@ def ahead(places, wanted):
 
 
 @system(
-    reads="settings.* slots.* clock.now_ns",
+    reads="settings.* slots.* requests.* programs.round_width clock.now_ns",
     writes="pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest copies.* "
            "counters.pages_evicted counters.pages_dropped_memory counters.pages_dropped_disk",
 )
 def evict(world):
     """Stops when nothing is idle; `preempt` takes over then."""
     pages, tiers, copies = world[0].pages, world[0].tiers, world[0].copies
-    needed = demand(world)
+    needed = demand(world, world[0].programs.round_width)
     if tiers.place_count[TIER_MEMORY] == 0:
         for _ in range(needed - pages.free_count):
             if pages.oldest == NO_ROW:

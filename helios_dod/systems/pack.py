@@ -17,6 +17,10 @@ from helios_dod.terms import (
     SOURCE_BIAS_COUNT,
     SOURCE_BIAS_TOKENS,
     SOURCE_BIAS_VALUES,
+    SOURCE_CANDIDATE_COUNT,
+    SOURCE_CANDIDATE_ENDPOINT,
+    SOURCE_CANDIDATE_GENERATION,
+    SOURCE_CANDIDATE_TOKENS,
     SOURCE_CONSTANT,
     SOURCE_CONSUMED,
     SOURCE_FREQUENCY_PENALTY,
@@ -44,6 +48,7 @@ from helios_dod.terms import (
     SOURCE_SAMPLE_ROW,
     SOURCE_SEED,
     SOURCE_SLOT,
+    SOURCE_SPECULATIVE_PREFIX_LIMIT,
     SOURCE_STOP_TOKENS,
     SOURCE_TARGET_TOKEN,
     SOURCE_TEMPERATURE,
@@ -87,19 +92,28 @@ def pack_geometry(world, frame, binding, words):
     offset, count = bindings.offset[binding], world[0].frames.lane_count[frame]
     if source == SOURCE_SLOT:
         put(words, first, lanes.slot[frame], count, offset)
-    elif source == SOURCE_GENERATION:
+    elif source in (SOURCE_GENERATION, SOURCE_CANDIDATE_GENERATION):
         for lane in range(count):
             words[first + lane] = lanes.generation[frame, lane]
     elif source == SOURCE_QUERY_LENGTH:
         put(words, first, lanes.query_length[frame], count, offset)
     elif source == SOURCE_QUERY_START:
         put(words, first, lanes.query_start[frame], count, offset)
-    elif source == SOURCE_CONSUMED:
+    elif source == SOURCE_SPECULATIVE_PREFIX_LIMIT:
+        put(words, first, lanes.ceiling[frame], count, offset)
+    elif source in (SOURCE_CONSUMED, SOURCE_CANDIDATE_ENDPOINT):
         put(words, first, lanes.consumed[frame], count, offset)
     elif source == SOURCE_SAMPLE_ROW:
         for lane in range(count):
             last = lanes.query_start[frame, lane] + lanes.query_length[frame, lane] - 1
             words[first + lane] = last + offset
+    elif source == SOURCE_CANDIDATE_COUNT:
+        put(words, first, lanes.candidate_count[frame], count, offset)
+    elif source == SOURCE_CANDIDATE_TOKENS:
+        width = bindings.words[binding]
+        for lane in range(count):
+            put(words, first + lane * width, lanes.candidates[frame, lane],
+                lanes.candidate_count[frame, lane], offset)
     else:
         return False
     return True
@@ -117,7 +131,10 @@ def packed_value(world, source, lane, slot, position):
     if source == SOURCE_TARGET_TOKEN:
         return token_at(world, row, position + 1) if position + 1 < prompt_count else 0
     assert source == SOURCE_TOKEN
-    if position < world[0].slots.prefill_end[slot] or world[0].settings.host_pending == 1:
+    known = world[0].slots.prefill_end[slot]
+    if world[0].settings.host_pending == 1:
+        known = world[0].requests.token_count[row]
+    if position < known:
         return token_at(world, row, position)
     return -1  # the device owns it
 

@@ -7,9 +7,17 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.systems.evict import demand
 from helios_dod.tables.grammars import free_grammar
+from helios_dod.tables.pages import release_text
 from helios_dod.tables.requests import waiting_insert
 from helios_dod.tables.stops import rewind_stops
-from helios_dod.terms import FLAG_TIMED, PAGE_PRIVATE, SLOT_DRAINING, WAITING
+from helios_dod.terms import (
+    FLAG_TIMED,
+    PAGE_PRIVATE,
+    SLOT_DECODE,
+    SLOT_DRAINING,
+    SLOT_PREFILL,
+    WAITING,
+)
 
 
 @kernel
@@ -78,19 +86,33 @@ def coming(world):
     return count
 
 
+@kernel
+def give_up_text(world):
+    """The last request that runs lets go of its published text: pages of which it has duplicates
+    of its own, as one that computes a cached prompt again, are idle then."""
+    slots = world[0].slots
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.state[slot] in (SLOT_PREFILL, SLOT_DECODE) and slots.published_count[slot] > 0:
+            release_text(world, slot)
+            slots.unpublished[slot] = 1
+
+
 @system(
-    reads="settings.* pages.* requests.* tokens.* pieces.*",
-    writes="slots.* requests.* stops.* grammars.* pages.promised_count counters.preempted",
+    reads="settings.* requests.* tokens.* pieces.*",
+    writes="slots.* requests.* stops.* grammars.* pages.* "
+           "tiers.oldest tiers.newest counters.preempted",
 )
 def preempt(world):
     """Until what is free and what is coming covers the next frame, or one request is left."""
     pages = world[0].pages
-    if pages.free_count >= demand(world):
+    if pages.free_count >= demand(world, 1):
         return
     for _ in range(world[0].slots.live_count):
-        if pages.free_count + pages.idle_count + coming(world) >= demand(world):
+        if pages.free_count + pages.idle_count + coming(world) >= demand(world, 1):
             return
         slot = last_in_order(world)
         if slot == NO_ROW:
+            give_up_text(world)
             return
         send_back(world, slot)

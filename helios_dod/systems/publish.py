@@ -67,7 +67,7 @@ def publish(world):
         for lane in range(frames.lane_count[frame]):
             slot = world[0].lanes.slot[frame, lane]
             complete = slots.consumed[slot] // world[0].settings.page_tokens
-            if slots.published_count[slot] >= complete:
+            if slots.published_count[slot] >= complete or slots.unpublished[slot] == 1:
                 continue
             row = slots.request[slot]
             if publishable(world, row):

@@ -23,7 +23,6 @@ def reserve(world):
         for lane in range(frames.lane_count[frame]):
             slot = lanes.slot[frame, lane]
             endpoint = lanes.consumed[frame, lane] + lanes.query_length[frame, lane]
-            endpoint += max(lanes.ceiling[frame, lane] - 1, 0)
             needed = -(-endpoint // page_tokens)
             assert needed <= world[0].requests.page_need[slots.request[slot]]
             for index in range(slots.page_count[slot], needed):

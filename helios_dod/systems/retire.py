@@ -41,6 +41,9 @@ def free_slot(world, slot):
     slots.scheduled[slot] = 0
     slots.sampled[slot] = 0
     slots.feedback[slot] = 0
+    slots.narrow[slot] = 0
+    slots.unpublished[slot] = 0
+    slots.waits[slot] = 0
     slots.promise[slot] = 0
     slots.restoring[slot] = 0
     slots.arrived[slot] = 0

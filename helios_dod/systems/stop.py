@@ -1,6 +1,6 @@
-"""stop: does the newest token of a lane end its request? EOS, stops of the host, limit."""
+"""stop: does a token that a lane emitted end its request? EOS, stops of the host, limit."""
 
-from helios_dod.limits import EOS_MAX, NO_ROW
+from helios_dod.limits import EOS_MAX
 from helios_dod.system import kernel, system
 from helios_dod.tables.requests import finish_request, queue_emit
 from helios_dod.tables.stops import take_stop
@@ -16,14 +16,15 @@ from helios_dod.terms import (
 
 
 @kernel
-def ending(world, row, token):
-    """Finish reason of a request after its newest token, or 0; and what of it may be shown.
+def ending(world, row, generated):
+    """Finish reason of a request behind its generated token number `generated`, or 0; and what of
+    it may be shown.
 
     The device applies the same EOS and limit rules, so that a second frame in flight is
     harmless. EOS and limit release what only began like a stop. Nothing but the limit ends an
     output of no more than `output_minimum` tokens."""
     requests = world[0].requests
-    generated = requests.token_count[row] - requests.prompt_count[row]
+    token = token_at(world, row, requests.prompt_count[row] + generated - 1)
     counts = generated > requests.output_minimum[row]
     if counts:
         for i in range(EOS_MAX):
@@ -43,15 +44,29 @@ def ending(world, row, token):
 
 
 @kernel
-def newest(world, frame, lane):
-    """(request, its newest token) of a lane that emitted and decodes, or (NO_ROW, 0)."""
-    slots, requests = world[0].slots, world[0].requests
-    slot = world[0].lanes.slot[frame, lane]
-    if slots.state[slot] != SLOT_DECODE or world[0].completions.emitted[frame, lane] == 0:
-        return NO_ROW, 0
-    row = slots.request[slot]
-    assert requests.state[row] == RUNNING
-    return row, token_at(world, row, requests.token_count[row] - 1)
+def cut(world, row, generated):
+    """Drops the tokens behind an end, and their times."""
+    requests = world[0].requests
+    requests.token_count[row] = requests.prompt_count[row] + generated
+    for frame in range(requests.stamp_end.shape[1]):
+        requests.stamp_end[row, frame] = min(requests.stamp_end[row, frame], generated)
+
+
+@kernel
+def stop_lane(world, row, emitted):
+    """Looks at the newest tokens in order; what stands behind an end is dropped.
+
+    Two frames of a request are accepted in one tick only where it has no host stops, and of EOS
+    and limit the device knew: then the younger frame emitted nothing behind them."""
+    requests = world[0].requests
+    last = requests.token_count[row] - requests.prompt_count[row]
+    for generated in range(last - emitted + 1, last + 1):
+        reason = ending(world, row, generated)
+        if reason != 0:
+            cut(world, row, generated)
+            finish_request(world, row, reason)
+            world[0].counters.finished += 1
+            return
 
 
 @system(
@@ -60,16 +75,15 @@ def newest(world, frame, lane):
 )
 def stop(world):
     """Looks at every lane that emitted in this tick's accepted frames."""
-    frames = world[0].frames
+    frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
     for frame in range(frames.state.shape[0]):
         if frames.state[frame] != FRAME_ACCEPTED or frames.error[frame] != 0:
             continue
         for lane in range(frames.sampled_count[frame]):
-            row, token = newest(world, frame, lane)
-            if row == NO_ROW:
+            slot, emitted = lanes.slot[frame, lane], world[0].completions.emitted[frame, lane]
+            if slots.state[slot] != SLOT_DECODE or emitted == 0:
                 continue
+            row = slots.request[slot]
+            assert world[0].requests.state[row] == RUNNING
             queue_emit(world, row)
-            reason = ending(world, row, token)
-            if reason != 0:
-                finish_request(world, row, reason)
-                world[0].counters.finished += 1
+            stop_lane(world, row, emitted)

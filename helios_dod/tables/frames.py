@@ -15,6 +15,8 @@ class Frames:
     packed_count: i32
     constrained_count: i32  # lanes that sample under a mask
     page_update_count: i32
+    drawn: u8  # some lane of a speculative program draws its drafts
+    probe: u8  # chosen for the sake of its cost, which the next choice waits for
     page_room: i32  # free pages and page-table updates left while composing
     update_room: i32
     submitted_ns: i64
@@ -30,15 +32,20 @@ class Frames:
 class Lanes:
     """Row (frame, lane): a submitted row of a frame.
 
-    Invariant: `sample_row` of a sampling lane is the last packed row of the lane.
+    Invariants: `sample_row` of a sampling lane is the last packed row of the lane; a lane of a
+    speculative program has query_length = ceiling, and consumes at most so many tokens.
     """
 
     slot: i32["lanes_max"]
     generation: u32["lanes_max"]
     query_start: i32["lanes_max"]
     query_length: i32["lanes_max"]
-    consumed: i32["lanes_max"]  # endpoint before the program
+    # endpoint before the program; behind a frame of unknown length the most that it can be
+    consumed: i32["lanes_max"]
     ceiling: i32["lanes_max"]  # tokens that the lane may emit
+    wanted: i32["lanes_max"]  # tokens that it should be able to emit, while composing
+    candidate_count: i32["lanes_max"]  # copied drafts
+    candidates: i32["lanes_max", "width_max"]
     sampled: u8["lanes_max"]
     page_update_slot: i32["page_updates_max"]
     page_update_index: i32["page_updates_max"]

@@ -15,11 +15,24 @@ class Programs:
     drafts: i32  # D
     width: i32  # W
     packed: i32  # P
+    lane_limit: i32  # tokens that a lane can emit at most, pending one included
+    prefix_limit: u8  # takes ceilings and allocates lengths itself; else lengths are exact
+    endpoint_input: u8  # a lane's endpoint is staged, so it must be known
+    history_input: u8  # takes copied tokens
+    cursor: u8  # its completions report a draft cursor
+    smaller: i32  # the variant of its kind with the next smaller B, or NO_ROW
     binding_first: i32
     binding_count: i32
     launches: i64
-    cost_ns: i64  # exponentially weighted mean of observed durations; 0: unknown
+    # by whether a lane draws (1) or none does (0): a program is cheaper where nothing is drawn
+    cost_ns: i64[2]  # exponentially weighted mean of observed durations
+    observed_count: i64[2]
+    observed_ns: i64[2]  # when it was last observed
     program_count: scalar(i32)
+    rounds: scalar(i32["programs_max"])  # speculative variants that may be chosen
+    round_count: scalar(i32)
+    round_width: scalar(i32)  # the most that a lane can emit in one of them; 1 without any
+    probed_ns: scalar(i64)  # when a choice was last made for the sake of its cost
 
 
 @table(rows="bindings_max")
@@ -64,5 +77,5 @@ class Completions:
     top_tokens: i32["lanes_max", "TOP_LOGPROBS_MAX"]
     top_logprobs: i32["lanes_max", "TOP_LOGPROBS_MAX"]
     scores: i32["packed_max"]
-    agreement: i32
-    aggregate: i32
+    agreement: i32  # speculative: 0 if some rank refused the cohort, so that nothing is committed
+    aggregate: i32  # speculative: target rows, one and its offers for each lane

@@ -20,6 +20,7 @@ class Settings:
     queue_capacity: scalar(i32)  # requests that wait, and rows of one ingress ring; 0: as built
     masked: scalar(i32)  # 1: every operation that samples has a program that takes masks
     host_pending: scalar(i32)  # 1: the host owns pending tokens, so every step is fed back
+    history: scalar(i32)  # 1: drafts are copied from a request's own text
 
 
 @table()
@@ -68,3 +69,16 @@ class Counters:
     constrained_submitted: scalar(i64)  # frames with a constrained lane
     mixed_grammar_submitted: scalar(i64)  # of them, decode frames with other lanes too
     constrained_in_flight_max: scalar(i64)  # frames outstanding after such a submission
+    drafts_offered: scalar(i64)
+    drafts_accepted: scalar(i64)
+    drafts_copied_offered: scalar(i64)
+    drafts_copied_accepted: scalar(i64)
+    cohorts_refused: scalar(i64)
+    rounds_speculative: scalar(i64)  # frames of speculative programs wider than one
+    # slots that had to wait for a completion before their next frame, by cause
+    barrier_host_pending: scalar(i64)
+    barrier_stops: scalar(i64)
+    barrier_history: scalar(i64)
+    barrier_cost: scalar(i64)
+    barrier_phase: scalar(i64)
+    barrier_endpoint: scalar(i64)

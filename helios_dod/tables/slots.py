@@ -7,19 +7,25 @@ from helios_dod.schema import i32, scalar, table, u8, u32, u64
 class Slots:
     """One row per physical request row on the device.
 
-    Invariants: `consumed <= scheduled`; `scheduled - consumed` tokens are in flight;
-    pages[:page_count] are owned by the slot; `page_count * page_tokens >= scheduled`. Pages of a
-    slot's table and text can be read unless it is RESTORING, or DRAINING after that.
+    Invariants: `consumed <= scheduled`; at most `scheduled - consumed` tokens are in flight,
+    exactly so many where `open` is 0; pages[:page_count] are owned by the slot; `page_count *
+    page_tokens >= scheduled`. Pages of a slot's table and text can be read unless it is RESTORING,
+    or DRAINING after that.
     """
 
     state: u8
     sampled: u8  # a token was accepted, so the device owns a pending token
     feedback: u8  # every step waits for the last one (host stops, host-owned pending token)
+    unpublished: u8  # its text is published no further: the pages were needed
+    narrow: u8  # one token a round (feedback, log-probabilities)
+    waits: u8  # barrier that the slot waits for, counted once a wait; 0: none
     generation: u32
     request: i32
     consumed: i32  # tokens whose history is committed (accepted completions)
     scheduled: i32  # tokens submitted, in-flight ones included
     in_flight: i32  # frames that name this slot
+    open: i32  # speculative ones among them: how far they get is not known
+    acceptance: i32["DRAFT_SOURCES"]  # chance that the next draft is accepted, of 65,536
     draft_cursor: i32
     page_count: i32
     uploaded_count: i32  # page-table entries that the device has

@@ -1,0 +1,179 @@
+"""Speculative programs of the simulated device: drafts, confidence, allocation, verification.
+
+A draft is the token that the target would draw, or another one, as a hash decides: so acceptance is
+what a test asks for, and the target's tokens are those of plain decode whatever is drafted.
+`allocate_prefixes` is the reference that device code is compared with.
+"""
+
+import numpy as np
+
+from helios_dod.executors.simulated_device import NONE, advance, draw, mix, record, update_table
+from helios_dod.system import kernel
+from helios_dod.terms import (
+    SOURCE_CANDIDATE_COUNT,
+    SOURCE_CANDIDATE_ENDPOINT,
+    SOURCE_CANDIDATE_GENERATION,
+    SOURCE_CANDIDATE_TOKENS,
+    SOURCE_CONSUMED,
+    SOURCE_GENERATION,
+    SOURCE_LIVE_LANES,
+    SOURCE_QUERY_LENGTH,
+    SOURCE_SLOT,
+    SOURCE_SPECULATIVE_PREFIX_LIMIT,
+    STATUS_RUNNING,
+)
+
+
+@kernel
+def frontier(confidence, slots, ceilings, lengths, lanes):
+    """The lane whose next position is most likely to be reached, or -1 where all are full.
+
+    Ties prefer the shorter prefix, then the smaller slot."""
+    best, best_survival = -1, 0.0
+    for lane in range(lanes):
+        if lengths[lane] >= ceilings[lane]:
+            continue
+        survival = 1.0
+        for i in range(lengths[lane]):
+            survival *= np.float64(confidence[lane, i])
+        if best >= 0:
+            if survival < best_survival:
+                continue
+            if survival == best_survival and (lengths[lane], slots[lane]) > (
+                    lengths[best], slots[best]):
+                continue
+        best, best_survival = lane, survival
+    return best
+
+
+@kernel
+def allocate_prefixes(confidence, slots, ceilings, packed, lengths):
+    """Target rows of each lane, at most its ceiling, `packed` together, into `lengths`.
+
+    confidence: f32 [lanes, drafts], each draft's own given that its predecessors are accepted.
+    slots, ceilings, lengths: i32 [lanes]. Every lane starts with its pending position; then the
+    lane with the highest survival at its immediate frontier gets one more, so that a later
+    confidence never admits a predecessor. fp32 values are multiplied in fp64."""
+    lanes = lengths.shape[0]
+    lengths[:] = 1
+    for _ in range(packed - lanes):
+        lane = frontier(confidence, slots, ceilings, lengths, lanes)
+        if lane < 0:
+            return
+        lengths[lane] += 1
+
+
+@kernel
+def candidates_of(words, at, lane, start):
+    """Copied drafts that were made for this state of the lane: others are not taken."""
+    if at[SOURCE_CANDIDATE_COUNT] < 0:
+        return 0
+    if (words[at[SOURCE_CANDIDATE_ENDPOINT] + lane] != start
+            or words[at[SOURCE_CANDIDATE_GENERATION] + lane]
+            != words[at[SOURCE_GENERATION] + lane]):
+        return 0
+    return words[at[SOURCE_CANDIDATE_COUNT] + lane]
+
+
+@kernel
+def history_at(position, slot, page_tokens, table, cache, empty):
+    """The record before a position."""
+    if position == 0:
+        return np.uint64(empty)
+    before = position - 1
+    return cache[table[slot, before // page_tokens], before % page_tokens]
+
+
+@kernel
+def propose(words, at, lane, count, start, history, seed, vocabulary, accept, drafts, confidence):
+    """Fills drafts[lane, :count] behind the pending token's record, and their confidence."""
+    copied = candidates_of(words, at, lane, start)
+    for i in range(count):
+        truth = draw(history, seed, vocabulary)
+        chance = mix(history ^ np.uint64(0xA5A5A5A5))
+        hit = np.int64(chance % np.uint64(100)) < accept
+        token = truth if hit else np.int32((truth + 1) % vocabulary)
+        if i < copied:
+            token = words[at[SOURCE_CANDIDATE_TOKENS] + lane * count + i]
+        drafts[lane, i] = token
+        sure = np.float32(chance >> np.uint64(40)) / np.float32(1 << 24)  # in [0, 1)
+        confidence[lane, i] = (sure + np.float32(hit)) / np.float32(2)
+        history = record(history, token)
+
+
+@kernel
+def verify(lane, start, length, slot, page_tokens, vocabulary, table, cache, pending, drafts, seeds,
+           limits, minimums, stops, generated, status, history, tokens):
+    """Writes the records of all target rows; commits drafts while each equals what the target
+    draws. The tokens that were emitted: their number."""
+    token, emitted, going = pending[slot], 0, status[slot] == STATUS_RUNNING
+    for i in range(length):
+        history = record(history, token)
+        place = start + i
+        cache[table[slot, place // page_tokens], place % page_tokens] = history
+        drawn = draw(history, seeds[slot], vocabulary)
+        if going:
+            tokens[emitted] = drawn
+            emitted += 1
+            pending[slot] = drawn
+            advance(slot, drawn, limits, minimums, stops, generated, status)
+            going = status[slot] == STATUS_RUNNING
+        if i + 1 < length:
+            token = drafts[lane, i]
+            going = going and token == drawn
+    return emitted
+
+
+@kernel
+def lengths_of(words, at, lanes, packed, confidence, lengths):
+    """Target rows of each lane: what the host says, or an allocation under its ceilings."""
+    if at[SOURCE_QUERY_LENGTH] >= 0:
+        for lane in range(lanes):
+            lengths[lane] = words[at[SOURCE_QUERY_LENGTH] + lane]
+        return
+    first, slot = at[SOURCE_SPECULATIVE_PREFIX_LIMIT], at[SOURCE_SLOT]
+    allocate_prefixes(
+        confidence, words[slot:slot + lanes], words[first:first + lanes], packed, lengths[:lanes])
+
+
+@kernel
+def run_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, lag, refused, accept,
+              empty, table, cache, pending, endpoint, seeds, limits, minimums, stops, generated,
+              status, drafts, confidence, lengths):
+    """One complete speculative program. refused: a rank rejects the cohort, nothing is committed.
+
+    lag: of the draft cursor, -1 without one. drafts, confidence: [lanes, drafts] of this frame;
+    lengths: [lanes]."""
+    words, done = world[0].staging.words[frame], world[0].completions
+    lanes, rows = words[at[SOURCE_LIVE_LANES]], 0
+    update_table(words, at, table)
+    for lane in range(lanes):
+        slot = words[at[SOURCE_SLOT] + lane]
+        if at[SOURCE_CONSUMED] >= 0:
+            endpoint[slot] = words[at[SOURCE_CONSUMED] + lane]
+        start = endpoint[slot]
+        history = history_at(start, slot, page_tokens, table, cache, empty)
+        propose(words, at, lane, draft_count, start, record(history, pending[slot]), seeds[slot],
+                vocabulary, accept, drafts, confidence)
+    lengths_of(words, at, lanes, packed, confidence, lengths)
+    for lane in range(lanes):
+        slot, emitted = words[at[SOURCE_SLOT] + lane], 0
+        start = endpoint[slot]
+        if not refused:
+            emitted = verify(
+                lane, start, lengths[lane], slot, page_tokens, vocabulary, table, cache, pending,
+                drafts, seeds, limits, minimums, stops, generated, status,
+                history_at(start, slot, page_tokens, table, cache, empty), done.tokens[frame, lane])
+        endpoint[slot] = start + emitted
+        rows += lengths[lane]
+        done.slot[frame, lane] = slot
+        done.generation[frame, lane] = words[at[SOURCE_GENERATION] + lane]
+        done.status[frame, lane] = status[slot]
+        done.offered[frame, lane] = lengths[lane] - 1
+        done.accepted[frame, lane] = max(emitted - 1, 0)
+        done.emitted[frame, lane] = emitted
+        done.endpoint[frame, lane] = endpoint[slot]
+        done.cursor[frame, lane] = max(endpoint[slot] - lag, 0) if lag >= 0 else NONE
+        done.reserved[frame, lane] = NONE
+    done.aggregate[frame] = rows
+    done.agreement[frame] = not refused
