@@ -19,7 +19,7 @@ from helios_dod.recording import Recorder
 from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.system import kernel, load_acquire
 from helios_dod.systems.retire import scores_pending
-from helios_dod.tables.grammars import see_answers
+from helios_dod.tables.grammars import see_answers, write_answer
 from helios_dod.tables.rings import see_rings
 from helios_dod.terms import FRAME_SUBMITTED, FREE, SLOT_DRAINING
 
@@ -151,6 +151,7 @@ class Engine:
         undelivered(self.world)
         to_copy(self.world, self._started, self._copies)
         fail_copies(self.world, 0)
+        write_answer(self.world, 0, 0, 0)
         self.idle()
 
     def step(self) -> bool:
@@ -238,6 +239,12 @@ class Engine:
         rows = np.nonzero(self._ends != self._seen)[0]
         self._seen[:] = self._ends
         return rows.tolist()
+
+    def close(self) -> None:
+        """Drains, and ends all threads."""
+        self.executor.close()
+        if self.desk is not None:
+            self.desk.worker.close()
 
     def idle(self) -> bool:
         """Nothing in flight, nothing received, nothing undelivered."""

@@ -20,6 +20,7 @@ class Answer:
     prompt_scores: list[float] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     reason: int = 0
+    failure: int = 0
     rejection: dict | None = None
 
 
@@ -34,7 +35,7 @@ class Embedded:
         return self
 
     def __exit__(self, *_) -> None:
-        self.engine.executor.close()
+        self.engine.close()
 
     def ask(self, requests: list[Submission]) -> list[Answer]:
         """Submits all (as the ring has room) and runs until every one has ended."""
@@ -67,7 +68,7 @@ class Embedded:
             assert int(event["index"]) == len(answer.prompt_scores) + 1
             answer.prompt_scores.append(float(event["logprob"]))
         else:
-            answer.reason = int(event["reason"])
+            answer.reason, answer.failure = int(event["reason"]), int(event["token"])
             if event["kind"] != EGRESS_FINISHED:
                 answer.rejection = fields(event)
             live.discard(int(event["tag"]))

@@ -47,7 +47,8 @@ _DECLARED = {
     "select_rows": "read:input index:index write:output",
     "adjust_logits": "update:logits index:slot index:histogram read:repetition read:presence "
                      "read:frequency index:bias_tokens read:bias_values index:bias_count "
-                     "index:stop_tokens index:minimum index:generated update:status",
+                     "index:stop_tokens index:minimum index:generated update:status "
+                     "read:mask?has_mask",
     "sample": "read:logits index:slot read:temperature read:top_p read:min_p index:top_k read:seed "
               "index:position index:sample_row index:top_count write:output write:logprob "
               "write:top_tokens write:top_logprobs update:status",

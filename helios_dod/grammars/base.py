@@ -30,6 +30,9 @@ class GrammarWorker(Protocol):
     A JOB_START and a JOB_ADVANCE are answered, each once, by `write_answer` after the row's words
     of `grammars.masks` are written. Jobs of one row are done in order."""
 
+    def prepare(self) -> None:
+        """Begins to make what the first job would wait for."""
+
     def hand(self, jobs: Sequence[Job]) -> None:
         """Takes jobs; asynchronous."""
 

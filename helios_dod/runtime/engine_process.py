@@ -35,6 +35,8 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
         engine = model.engine
         engine.world[0]["settings"]["queue_capacity"] = options.queue_capacity
         engine.warm()  # nothing compiles after `ready`
+    if engine.desk is not None:
+        engine.desk.worker.prepare()
     print(model.report(), file=sys.stderr)
     options.ready()
 
@@ -63,6 +65,6 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     finally:
         if engine.recorder is not None and options.record is not None:
             engine.recorder.save(options.record, ended)
-        executor.close()
+        engine.close()
     if failed:
         raise failed[0]

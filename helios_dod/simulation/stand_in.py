@@ -84,6 +84,9 @@ class StandIn:
         self.waiting: list[Job] = []
         self.held: dict[int, Automaton] = {}  # by row of `grammars`
 
+    def prepare(self) -> None:
+        """Nothing waits for anything."""
+
     def hand(self, jobs: Sequence[Job]) -> None:
         """Takes jobs."""
         self.waiting += jobs

@@ -498,7 +498,7 @@ class SelectRows(_message.Message):
     def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., index: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
 
 class AdjustLogits(_message.Message):
-    __slots__ = ("logits", "slot", "histogram", "repetition", "presence", "frequency", "bias_tokens", "bias_values", "bias_count", "stop_tokens", "minimum", "generated", "status")
+    __slots__ = ("logits", "slot", "histogram", "repetition", "presence", "frequency", "bias_tokens", "bias_values", "bias_count", "stop_tokens", "minimum", "generated", "status", "mask", "has_mask")
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +512,8 @@ class AdjustLogits(_message.Message):
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     GENERATED_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    HAS_MASK_FIELD_NUMBER: _ClassVar[int]
     logits: Operand
     slot: Operand
     histogram: Operand
@@ -525,7 +527,9 @@ class AdjustLogits(_message.Message):
     minimum: Operand
     generated: Operand
     status: Operand
-    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., histogram: _Optional[_Union[Operand, _Mapping]] = ..., repetition: _Optional[_Union[Operand, _Mapping]] = ..., presence: _Optional[_Union[Operand, _Mapping]] = ..., frequency: _Optional[_Union[Operand, _Mapping]] = ..., bias_tokens: _Optional[_Union[Operand, _Mapping]] = ..., bias_values: _Optional[_Union[Operand, _Mapping]] = ..., bias_count: _Optional[_Union[Operand, _Mapping]] = ..., stop_tokens: _Optional[_Union[Operand, _Mapping]] = ..., minimum: _Optional[_Union[Operand, _Mapping]] = ..., generated: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+    mask: Operand
+    has_mask: bool
+    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., histogram: _Optional[_Union[Operand, _Mapping]] = ..., repetition: _Optional[_Union[Operand, _Mapping]] = ..., presence: _Optional[_Union[Operand, _Mapping]] = ..., frequency: _Optional[_Union[Operand, _Mapping]] = ..., bias_tokens: _Optional[_Union[Operand, _Mapping]] = ..., bias_values: _Optional[_Union[Operand, _Mapping]] = ..., bias_count: _Optional[_Union[Operand, _Mapping]] = ..., stop_tokens: _Optional[_Union[Operand, _Mapping]] = ..., minimum: _Optional[_Union[Operand, _Mapping]] = ..., generated: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ..., mask: _Optional[_Union[Operand, _Mapping]] = ..., has_mask: _Optional[bool] = ...) -> None: ...
 
 class Sample(_message.Message):
     __slots__ = ("logits", "slot", "temperature", "top_p", "min_p", "top_k", "seed", "position", "sample_row", "top_count", "output", "logprob", "top_tokens", "top_logprobs", "status")

@@ -307,6 +307,7 @@ class Planner:
             *self._operands(op, names),
             self._vocabulary(op.logits),
             self._width(op.stop_tokens),
+            *(self._operand(op.mask) if op.has_mask else [0, 0]),
         ]
 
     def _sample(self, op: Any) -> tuple[int, list[int]]:

@@ -1,6 +1,7 @@
 """Sampling: logits to one token a row, and what the device keeps of it.
 
-Order, a row alone: finite check; repetition penalty over prompt and output (logit / r or * r by
+Order, a row alone: finite check; grammar mask, where the program takes one (what is not allowed
+becomes -inf); repetition penalty over prompt and output (logit / r or * r by
 sign); presence and frequency penalties over output counts; logit bias; end-of-sequence ids to -inf
 while fewer than `minimum` tokens are generated. Log-probabilities are of these logits. Then
 temperature (0: the largest logit, lowest id on ties), top-k, top-p over what top-k keeps, min-p
@@ -13,6 +14,7 @@ import numpy as np
 
 from helios_dod.executors.host import memory as m
 from helios_dod.executors.host import vectors as v
+from helios_dod.limits import MASK_BITS
 from helios_dod.system import bits_float, float_bits, kernel
 
 LANES = v.LANES
@@ -25,7 +27,7 @@ LEAST = np.float32(-np.inf)
 # words after kind and domain
 J_LOGITS, J_SLOT, J_HISTOGRAM, J_REPETITION, J_PRESENCE, J_FREQUENCY = 2, 4, 6, 8, 10, 12
 J_BIAS_TOKENS, J_BIAS_VALUES, J_BIAS_COUNT, J_STOPS, J_MINIMUM, J_GENERATED = 14, 16, 18, 20, 22, 24
-J_STATUS, J_VOCABULARY, J_STOP_COUNT = 26, 28, 29
+J_STATUS, J_VOCABULARY, J_STOP_COUNT, J_MASK = 26, 28, 29, 30
 S_LOGITS, S_SLOT, S_TEMPERATURE, S_TOP_P, S_MIN_P, S_TOP_K, S_SEED = 2, 4, 6, 8, 10, 12, 14
 S_POSITION, S_ROW, S_TOP_COUNT, S_OUTPUT, S_LOGPROB, S_TOP_TOKENS = 16, 18, 20, 22, 24, 26
 S_TOP_LOGPROBS, S_STATUS, S_VOCABULARY = 28, 30, 32
@@ -77,6 +79,24 @@ def penalise(w, slot, x):
 
 
 @kernel(boundscheck=False)
+def apply_mask(x, mask, count):
+    """Logits of tokens whose bit is not set become -inf. mask: address of 32-bit words."""
+    least = v.splat(LEAST)
+    for first in range(0, count, MASK_BITS):
+        bits = m.get_i32(mask + first // 8)
+        some = min(MASK_BITS, count - first)
+        if bits == -1:
+            continue
+        if bits == 0 and some == MASK_BITS:
+            for i in range(0, MASK_BITS, LANES):
+                v.store(x + 4 * (first + i), least)
+            continue
+        for i in range(some):
+            if (bits >> i) & 1 == 0:
+                m.put_f32(x + 4 * (first + i), LEAST)
+
+
+@kernel(boundscheck=False)
 def adjust_logits(w, first, last):
     """Everything before temperature, in place; a row that is not finite ends its slot."""
     for i in range(first, last):
@@ -88,6 +108,8 @@ def adjust_logits(w, first, last):
         if not all_finite(x, w[J_VOCABULARY]):
             m.put_i32(status, NON_FINITE)
             continue
+        if w[J_MASK] != 0:
+            apply_mask(x, at(w, J_MASK, i), w[J_VOCABULARY])
         penalise(w, slot, x)
         tokens, values = at(w, J_BIAS_TOKENS, slot), at(w, J_BIAS_VALUES, slot)
         for j in range(m.get_i32(at(w, J_BIAS_COUNT, slot))):

@@ -14,7 +14,7 @@ from helios_dod.ignition.preparation.builder import Builder, Handle, Source, sym
 from helios_dod.ignition.preparation.options import PAGE_TOKENS, Options
 from helios_dod.ignition.prepared import PreparationError
 from helios_dod.ignition.tokenizer import text_rule
-from helios_dod.limits import BIAS_MAX, EOS_MAX, TOP_LOGPROBS_MAX
+from helios_dod.limits import BIAS_MAX, EOS_MAX, MASK_BITS, TOP_LOGPROBS_MAX
 
 CONTRACT_VERSION = 3
 ADMISSION_ROWS = 16  # requests that one initialisation admits at most
@@ -112,6 +112,9 @@ def declare_shared(builder: Builder, options: Options, vocabulary: int) -> Share
         shared.staged[name] = builder.staging(
             name, wire.I32, (packed,), Source(value, contract.PACKED_TOKEN)
         )
+    shared.staged["grammar_mask"] = builder.staging(
+        "grammar_mask", wire.U32, (lanes, -(-vocabulary // MASK_BITS)),
+        Source(contract.GRAMMAR_MASK, contract.ACTIVE_ROW))
     for name, value, columns in (
         ("page_updates", contract.PAGE_UPDATES, 3),
         ("page_copies", contract.PAGE_COPIES, 2),

@@ -129,9 +129,11 @@ class TextPrograms:
         reported = {name: self.shared.completion[name].whole
                     for name in ("logprob", "top_tokens", "top_logprobs")}
         body.add(
-            wire.AdjustLogits(logits=logits, slot=slot, **self._state_all(
-                "histogram repetition presence frequency bias_tokens bias_values bias_count "
-                "stop_tokens minimum generated status")),
+            wire.AdjustLogits(
+                logits=logits, slot=slot, mask=self._staged("grammar_mask"), has_mask=True,
+                **self._state_all(
+                    "histogram repetition presence frequency bias_tokens bias_values bias_count "
+                    "stop_tokens minimum generated status")),
             wire.Sample(
                 logits=logits, slot=slot, **self._staged_all("position sample_row"),
                 **self._state_all("temperature top_p min_p top_k seed top_count status"),

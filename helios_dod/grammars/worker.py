@@ -1,0 +1,191 @@
+"""The grammar worker of a served engine: masks by llguidance, on its own threads.
+
+One thread takes jobs and makes one call a batch for all rows: the library's threads, which hold no
+interpreter lock, take the tokens and write the masks into the rows. Another compiles, so that a new
+grammar holds up no mask. Compiled grammars are kept by content; a request gets a copy."""
+
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+import numpy as np
+
+from helios_dod.grammars.base import Job
+from helios_dod.grammars.library import GrammarError, Library, Source, decode, on_large_stack
+from helios_dod.tables.grammars import write_answer
+from helios_dod.terms import (
+    ANSWER_NO_COMPILE,
+    ANSWER_NO_MASK,
+    ANSWER_NO_TOKEN,
+    ANSWER_NO_WORKER,
+    ANSWER_READY,
+    JOB_RELEASE,
+    JOB_START,
+)
+
+COMPILED_MAX = 128  # grammars kept
+THREADS_MAX = 8
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The compiling thread's news. matcher: None if the grammar cannot be compiled."""
+
+    job: Job
+    matcher: Any
+
+
+@dataclass
+class Held:
+    """One row's state. matcher: None until it is compiled."""
+
+    generation: int
+    matcher: Any = None
+
+
+class LibraryWorker:
+    """A GrammarWorker. delimiters: of the core's own output syntax, made ready by `prepare`."""
+
+    def __init__(self, world: np.ndarray, source: Source, delimiters: tuple[str, ...] = (),
+                 threads: int = 0) -> None:
+        self.world, self.library, self.delimiters = world, Library(source), delimiters
+        self.masks = world[0]["grammars"]["masks"]
+        self.mask_bytes = 4 * int(world[0]["grammars"]["mask_words"])
+        self.thread_count = threads or min(len(os.sched_getaffinity(0)), THREADS_MAX)
+        self.rows: dict[int, Held] = {}
+        self.compiled: OrderedDict[bytes, Any] = OrderedDict()
+        self._jobs: queue.SimpleQueue[Sequence[Job] | Compiled | None] = queue.SimpleQueue()
+        self._sources: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._threads: list[threading.Thread] = []
+
+    def prepare(self) -> None:
+        """Starts the threads, and makes what the first request would wait for."""
+        if not self._threads:
+            self._threads = [on_large_stack(self._compile_all, "grammars-compile"),
+                             threading.Thread(target=self._serve, name="grammars", daemon=True)]
+            self._threads[1].start()
+
+    def hand(self, jobs: Sequence[Job]) -> None:
+        """Takes jobs."""
+        self.prepare()
+        self._jobs.put(jobs)
+
+    def descriptor(self) -> int:
+        """An eventfd, readable when something was answered since it was last read."""
+        return self._done
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._threads:
+            self._jobs.put(None)
+            self._sources.put(None)
+            for thread in self._threads:
+                thread.join()
+        os.close(self._done)
+
+    # the compiling thread
+
+    def _compile_all(self) -> None:
+        try:
+            self.library.tokenizer(self.delimiters)
+        except Exception:
+            traceback.print_exc()  # each grammar fails the same way, and its request with it
+        while (job := self._sources.get()) is not None:
+            matcher = None
+            try:
+                matcher = self.library.compile(decode(job.text))
+            except GrammarError as error:
+                print(f"grammar: {error}", file=sys.stderr)
+            except Exception:
+                traceback.print_exc()
+            self._jobs.put(Compiled(job, matcher))
+
+    # the thread of the masks
+
+    def _serve(self) -> None:
+        executor = llguidance.LLExecutor(self.thread_count)
+        while True:
+            news = [self._jobs.get()]
+            while not self._jobs.empty():
+                news.append(self._jobs.get())
+            due: dict[int, tuple[int, ...]] = {}  # row -> tokens to take before its mask
+            try:
+                for item in news:
+                    if item is not None:
+                        self._take(item, due)
+                self._advance(executor, due)
+            except Exception:
+                traceback.print_exc()
+                self._answer({row: ANSWER_NO_WORKER for row in due if row in self.rows})
+            if None in news:
+                return
+
+    def _take(self, item: Sequence[Job] | Compiled, due: dict[int, tuple[int, ...]]) -> None:
+        """Notes jobs, and compiled grammars of rows that still wait for them."""
+        if isinstance(item, Compiled):
+            job = item.job
+            if item.matcher is not None:
+                self.compiled[job.text] = item.matcher
+                if len(self.compiled) > COMPILED_MAX:
+                    self.compiled.popitem(last=False)
+            held = self.rows.get(job.row)
+            if held is None or held.generation != job.generation:
+                return
+            if item.matcher is None:
+                self._answer({job.row: ANSWER_NO_COMPILE})
+                return
+            held.matcher = item.matcher.deep_copy()
+            due[job.row] = job.tokens
+            return
+        for job in item:
+            due.pop(job.row, None)
+            if job.kind == JOB_RELEASE:
+                self.rows.pop(job.row, None)
+            elif job.kind != JOB_START:
+                due[job.row] = job.tokens
+            else:
+                self.rows[job.row] = Held(job.generation)
+                if job.text in self.compiled:
+                    self.compiled.move_to_end(job.text)
+                    self.rows[job.row].matcher = self.compiled[job.text].deep_copy()
+                    due[job.row] = job.tokens
+                else:
+                    self._sources.put(job)
+
+    def _advance(self, executor: Any, due: dict[int, tuple[int, ...]]) -> None:
+        """Takes the tokens of every due row and writes its mask: one call each for all."""
+        if not due:
+            return
+        matchers = {row: self.rows[row].matcher for row in due}
+        answers: dict[int, int] = {}
+        single = [row for row, tokens in due.items() if len(tokens) == 1]
+        taken = executor.consume_token_par([(matchers[row], due[row][0]) for row in single])
+        answers |= {row: ANSWER_NO_TOKEN
+                    for row, good in zip(single, taken, strict=True) if not good}
+        for row, tokens in due.items():
+            if len(tokens) > 1 and matchers[row].try_consume_tokens(list(tokens)) < len(tokens):
+                answers[row] = ANSWER_NO_TOKEN
+        going = [row for row in due if row not in answers]
+        executor.unsafe_compute_mask_ptr(
+            [(matchers[row], row) for row in going], self.masks.ctypes.data, self.mask_bytes,
+            self.masks.nbytes // self.mask_bytes)
+        answers |= {row: ANSWER_NO_MASK if matchers[row].is_error() else ANSWER_READY
+                    for row in going}
+        self._answer(answers)
+
+    def _answer(self, answers: dict[int, int]) -> None:
+        """Writes answers and wakes the engine."""
+        for row, status in answers.items():
+            write_answer(self.world, row, self.rows[row].generation, status)
+            if status != ANSWER_READY:
+                del self.rows[row]
+        if answers:
+            os.eventfd_write(self._done, 1)

@@ -1,0 +1,80 @@
+"""llguidance behind the engine: constrained answers of a real model, embedded."""
+
+import json
+
+import numpy as np
+import pytest
+from embedded import Embedded
+from ignition_fixtures import TINY
+
+from helios_dod.edges import Submission
+from helios_dod.grammars.library import Text, encode
+from helios_dod.ignition.make_core import make_core
+from helios_dod.ignition.preparation.options import Options
+from helios_dod.terms import ANSWER_NO_COMPILE, FINISH_EOS, FINISH_GRAMMAR, FINISH_LIMIT
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5},
+                                           "count": {"type": "integer", "maximum": 999}},
+          "required": ["name", "count"], "additionalProperties": False}
+
+
+def lark(text: str) -> bytes:
+    return encode(Text(grammar=text))
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grammars")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELIOS_CONFIG", str(folder / "config"))
+        make_core(TINY / "smollm2", folder / "core",
+                  Options(cache="f32", lanes=8, packed=(64, 128)), namespace="test")
+        yield folder / "core"
+
+
+def ask(core, grammars, temperature=1.0, limit=120, **options):
+    """(text, reason) of a request for each grammar, all at once."""
+    with Embedded(core, **options) as engine:
+        eos = engine.plan.contract.frontend.eos_tokens
+        table = engine.plan.core.token_bytes()
+        answers = engine.ask([
+            Submission(tag=i + 1, prompt=np.array([5, 6, 7], np.int32), output_limit=limit,
+                       temperature=temperature, seed=i, eos=eos, grammar=grammar)
+            for i, grammar in enumerate(grammars)])
+        counters = engine.engine.world[0]["counters"]
+        assert counters["constrained_in_flight_max"] == any(map(len, grammars))
+        assert not engine.engine.desk.worker.rows
+    data, offsets = table.data.tobytes(), table.offsets.tolist()
+    return [(b"".join(data[offsets[t]:offsets[t + 1]] for t in answer.tokens
+                      if t not in eos).decode("utf-8", "replace"), answer.reason)
+            for answer in answers]
+
+
+def test_answers_are_in_their_grammars(core):
+    """A random model answers nothing but what the grammars allow, beside one without a grammar."""
+    schema = lark("start: %json " + json.dumps(SCHEMA | {"x-guidance": {
+        "whitespace_flexible": False}}))
+    grammars = [schema, lark('start: "yes" | "no"'), b"", lark("start: /[a-c]{3,6}/"), schema]
+    answers = ask(core, grammars)
+    for text, reason in (answers[0], answers[4]):
+        assert reason == FINISH_EOS, text
+        assert set(json.loads(text)) == {"name", "count"}
+    assert answers[1] in (("yes", FINISH_EOS), ("no", FINISH_EOS))
+    assert answers[2][1] in (FINISH_EOS, FINISH_LIMIT)
+    assert set(answers[3][0]) <= set("abc") and answers[3][1] == FINISH_EOS
+
+
+def test_one_slot_answers_as_many(core):
+    """Alone or together, the masks and so the tokens are the same."""
+    grammars = [lark("start: /[a-z0-9 ]{20}/"), lark('start: ("ab" | "cd" | "e")+ "."')] * 3
+    assert ask(core, grammars) == ask(core, grammars, concurrency=1)
+
+
+def test_a_grammar_that_does_not_compile_fails_alone(core):
+    with Embedded(core) as engine:
+        requests = [Submission(tag=i + 1, prompt=np.array([5], np.int32), output_limit=4,
+                               grammar=grammar)
+                    for i, grammar in enumerate((lark("start: missing"), b"{}", b""))]
+        answers = engine.ask(requests)
+    assert [answer.reason for answer in answers] == [FINISH_GRAMMAR, FINISH_GRAMMAR, FINISH_LIMIT]
+    assert [answer.failure for answer in answers[:2]] == [ANSWER_NO_COMPILE] * 2
