@@ -38,3 +38,4 @@ class Assets:
     sampling: Sampling = Sampling()
     template_tokens: dict[str, str] = field(default_factory=dict)
     output: OutputSyntax | None = None  # None: all output is text
+    masks: bool = False  # the programs take grammar masks

@@ -13,6 +13,8 @@ from helios_dod.edges import Submission
 from helios_dod.errors import UserError
 from helios_dod.frontend.assets import Assets
 from helios_dod.frontend.completions import CompletionRequest, common_of, prompts_of
+from helios_dod.frontend.grammars.constrainer import Constrainer
+from helios_dod.frontend.grammars.structured import answer_of
 from helios_dod.frontend.messages import (
     REASONING_KEYS,
     plain_messages,
@@ -108,6 +110,7 @@ class Preparer:
             if assets.chat_template else None
         self.readers = None if syntax is None else Readers(
             syntax, assets.byte_table, assets.strip_leading_space)
+        self.constrainer = Constrainer(assets, self.readers)
         self.names = {assets.served_id, *assets.aliases, ANY_MODEL}
 
     def prompt_tokens(self, request: ChatRequest) -> np.ndarray:
@@ -185,7 +188,7 @@ class Preparer:
         return self.readers.readings(
             prompt.tolist(), tools, [secrets.randbits(62) for _ in submissions],
             1 if request.parallel_tool_calls is False else CALLS_MAX,
-            request.include_reasoning is not False, strings)
+            request.include_reasoning is not False, strings, answer_of(request) is not None)
 
     def check_size(self, text: str, source: str = "messages") -> None:
         """Refuses text that no tokens within the context can hold, before it costs the time and
@@ -231,7 +234,11 @@ class Preparer:
 
     def prepare(self, request: ChatRequest, context: int) -> Prepared:
         """Submissions of a request's choices. context: tokens of prompt and output at most."""
-        prepared = self.submissions(request, [self.prompt_tokens(request)], context, "messages")
+        prompt = self.prompt_tokens(request)
+        prepared = self.submissions(request, [prompt], context, "messages")
+        grammar = self.constrainer.grammar(request, prompt.tolist())
+        for submission in prepared.submissions:
+            submission.grammar = grammar
         prepared.readings = self.readings(request, prepared.prompt, prepared.submissions)
         return prepared
 

@@ -140,11 +140,11 @@ class Readers:
 
     def readings(self, prompt: Sequence[int], tools: dict[str, Any],
                  seeds: Sequence[int], calls_max: int = CALLS_MAX, reasoning: bool = True,
-                 strings: bool = False) -> list[Reading]:
+                 strings: bool = False, opaque: bool = False) -> list[Reading]:
         """A reading for each choice; none: all output is text. prompt: token ids.
 
         tools: name -> JSON schema of the parameters. seeds: of each choice's call ids.
-        strings: there are stop strings."""
+        strings: there are stop strings. opaque: the answer is a constrained document."""
         bound = self.bound(bool(tools))
         if bound is None:
             return []
@@ -154,7 +154,7 @@ class Readers:
         table = self.stop_tables[bool(tools)] if strings else None
         readings = []
         for seed in seeds:
-            parser = Parser(bound, tools, start, seed=seed, calls_max=calls_max,
+            parser = Parser(bound, tools, start, seed=seed, calls_max=calls_max, opaque=opaque,
                             strip_leading_space=self.strip and not strings)
             hold = Hold(parser, TextStream(table, self.strip)) if table is not None else None
             readings.append(Reading(parser, self.texts, reasoning, hold))

@@ -33,7 +33,8 @@ OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt",
 BOUNDS: dict[str, tuple[float, float]] = {
     "prompt_logprobs": (0, TOP_LOGPROBS_MAX),
     "n": (1, CHOICES_MAX), "max_tokens": (1, 2**31 - 2), "max_completion_tokens": (1, 2**31 - 2),
-    "min_tokens": (0, 2**31 - 2), "temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1),
+    "min_tokens": (0, 2**31 - 2), "thinking_token_budget": (0, 2**31 - 2),
+    "temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1),
     "top_k": (-1, 2**31 - 2), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2),
     "repetition_penalty": (0.01, 100), "top_logprobs": (0, TOP_LOGPROBS_MAX),
     "seed": (-(2**63), 2**64 - 1), "priority": (-PRIORITY_MAX, PRIORITY_MAX),
@@ -123,10 +124,36 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
+class JsonSchema(Strict):
+    """A schema that the answer has to fulfil. It is always enforced."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(Strict):
-    """The answer's form; only text for now."""
+    """The answer's form: text, json_object, json_schema or structural_tag."""
 
     type: str
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None  # of json_object
+    structures: list[Any] | None = None  # of structural_tag, as the other two
+    triggers: list[Any] | None = None
+    format: dict[str, Any] | None = None
+
+
+class StructuredOutputs(Strict):
+    """vLLM's constraints of the answer; one kind of them."""
+
+    json: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None  # Lark or GBNF
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool | None = None
 
 
 class ChatRequest(Strict):
@@ -168,6 +195,14 @@ class ChatRequest(Strict):
     prompt_cache_key: str | None = None
     service_tier: Literal["auto", "default"] | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: None = None
+    guided_whitespace_pattern: None = None
+    thinking_token_budget: int | None = None  # tokens of reasoning; then it is closed
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
@@ -352,8 +387,6 @@ def check_supported(request: ChatRequest) -> None:
     check_stops(request)
     if request.store:
         refuse("store", "stored completions are")
-    if request.response_format is not None and request.response_format.type != "text":
-        refuse("response_format", f"the type {request.response_format.type!r} is")
     if request.modalities not in (None, ["text"]):
         refuse("modalities", "modalities other than text are")
     check_tools(request)
@@ -374,18 +407,30 @@ def check_supported(request: ChatRequest) -> None:
                                "'messages'.", "continue_final_message", "invalid_value")
 
 
+def chosen_tool(choice: str | dict[str, Any] | None) -> str | None:
+    """The function that a tool choice names."""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or choice.get("type") != "function" or not isinstance(
+            function, dict) or not isinstance(function.get("name"), str):
+        return None
+    return str(function["name"])
+
+
 def check_tools(request: ChatRequest) -> None:
-    """Names of tools, and choices that would constrain the answer."""
+    """Names of tools, and the choice among them."""
     choice = request.tool_choice
-    if choice is not None and choice not in ("none", "auto"):
-        named = isinstance(choice, dict) and choice.get("type") == "function"
-        if choice != "required" and not named:
-            raise RequestError(f"'tool_choice' is {choice!r}; 'auto' and 'none' are supported.",
-                               "tool_choice", "invalid_value")
+    named = chosen_tool(choice)
+    if choice is not None and choice not in ("none", "auto", "required") and named is None:
         raise RequestError(
-            f"'tool_choice': {'a named function' if named else choice!r} needs constrained "
-            "decoding, which is not supported; 'auto' and 'none' are.", "tool_choice",
-            "unsupported_value")
+            f"'tool_choice' is {choice!r}; it must be 'none', 'auto', 'required' or a function.",
+            "tool_choice", "invalid_value")
+    declared = {tool.function.name for tool in request.tools or ()}
+    if (named is not None or choice == "required") and not declared:
+        raise RequestError("'tool_choice' asks for a call, but 'tools' declares none.",
+                           "tool_choice", "invalid_value")
+    if named is not None and named not in declared:
+        raise RequestError(f"'tool_choice' names {named!r}, which 'tools' does not declare.",
+                           "tool_choice", "invalid_value")
     seen = set()
     for i, tool in enumerate(request.tools or ()):
         field = f"tools[{i}].function"
@@ -397,9 +442,6 @@ def check_tools(request: ChatRequest) -> None:
             raise RequestError(f"'{field}.name': {tool.function.name!r} is declared twice.",
                                f"{field}.name", "invalid_value")
         seen.add(tool.function.name)
-        if tool.function.strict:
-            raise RequestError(f"'{field}.strict' needs constrained decoding, which is not "
-                               "supported.", f"{field}.strict", "unsupported_value")
 
 
 def check_messages(request: ChatRequest) -> None:

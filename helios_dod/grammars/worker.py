@@ -167,16 +167,18 @@ class LibraryWorker:
         matchers = {row: self.rows[row].matcher for row in due}
         answers: dict[int, int] = {}
         single = [row for row, tokens in due.items() if len(tokens) == 1]
-        taken = executor.consume_token_par([(matchers[row], due[row][0]) for row in single])
-        answers |= {row: ANSWER_NO_TOKEN
-                    for row, good in zip(single, taken, strict=True) if not good}
+        if single:  # the library takes no empty list
+            taken = executor.consume_token_par([(matchers[row], due[row][0]) for row in single])
+            answers |= {row: ANSWER_NO_TOKEN
+                        for row, good in zip(single, taken, strict=True) if not good}
         for row, tokens in due.items():
             if len(tokens) > 1 and matchers[row].try_consume_tokens(list(tokens)) < len(tokens):
                 answers[row] = ANSWER_NO_TOKEN
         going = [row for row in due if row not in answers]
-        executor.unsafe_compute_mask_ptr(
-            [(matchers[row], row) for row in going], self.masks.ctypes.data, self.mask_bytes,
-            self.masks.nbytes // self.mask_bytes)
+        if going:
+            executor.unsafe_compute_mask_ptr(
+                [(matchers[row], row) for row in going], self.masks.ctypes.data, self.mask_bytes,
+                self.masks.nbytes // self.mask_bytes)
         answers |= {row: ANSWER_NO_MASK if matchers[row].is_error() else ANSWER_READY
                     for row in going}
         self._answer(answers)

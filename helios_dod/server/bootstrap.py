@@ -12,6 +12,7 @@ from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.frontend.output.wire import from_contract
 from helios_dod.frontend.syntaxes import compose
 from helios_dod.frontend.text import ByteTable
+from helios_dod.runtime.binding import takes_masks
 
 
 def sampling_of(declared: PreparedSampling) -> Sampling:
@@ -59,7 +60,8 @@ class Bootstrap:
             input_vocabulary=contract.input_vocabulary, context_tokens=contract.context_tokens,
             sampling=sampling_of(contract.sampling),
             template_tokens=dict(frontend.template_tokens),
-            output=compose(tool_syntax, reasoning_syntax, output)))
+            output=compose(tool_syntax, reasoning_syntax, output),
+            masks=takes_masks(contract.programs, host_pending=False)))
 
 
 def load_assets(path: Path, tool_syntax: str | None = None,

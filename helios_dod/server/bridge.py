@@ -41,6 +41,9 @@ from helios_dod.tables.service import (
     seconds_to_permits,
 )
 from helios_dod.terms import (
+    ANSWER_NO_COMPILE,
+    ANSWER_NO_MASK,
+    ANSWER_NO_TOKEN,
     EGRESS_FINISHED,
     EGRESS_REJECTED,
     EGRESS_SCORE,
@@ -49,12 +52,14 @@ from helios_dod.terms import (
     FINISH_DEADLINE,
     FINISH_DEVICE_ERROR,
     FINISH_EOS,
+    FINISH_GRAMMAR,
     FINISH_LIMIT,
     FINISH_NON_FINITE,
     FINISH_STOP_SEQUENCE,
     FINISH_STOP_STRING,
     FINISH_STOP_TOKEN,
     FREE,
+    REJECT_GRAMMAR,
     REJECT_PAGES,
 )
 from helios_dod.world import attach
@@ -70,6 +75,13 @@ FAILURES = {
     FINISH_CANCELLED: "The request was cancelled by the server.",
     FINISH_NON_FINITE: "The model produced logits that are not finite for this request.",
     FINISH_DEVICE_ERROR: "The device failed while executing this request.",
+}
+
+
+GRAMMAR_FAILURES = {
+    ANSWER_NO_COMPILE: "it does not compile",
+    ANSWER_NO_MASK: "a mask of it would cost more than it may",
+    ANSWER_NO_TOKEN: "the model wrote a token that is not in it",
 }
 
 
@@ -366,6 +378,11 @@ class Bridge:
                 "The request did not finish before its deadline.", "deadline_ms",
                 "deadline_passed"))
             return
+        if reason == FINISH_GRAMMAR:
+            why = GRAMMAR_FAILURES.get(int(event["token"]), "the grammar worker failed")
+            choice.answer.failed(ExecutionFailed(
+                f"The answer could not be held to its grammar: {why}.", code="grammar_failed"))
+            return
         if ended is None:
             choice.answer.failed(ExecutionFailed(
                 FAILURES.get(reason, f"The request ended with reason {reason}."),
@@ -380,6 +397,10 @@ class Bridge:
     def _reject(self, choice: Choice, event: np.void) -> None:
         choice.live = False
         asked, possible = int(event["value"]), int(event["limit"])
+        if int(event["reason"]) == REJECT_GRAMMAR:
+            choice.answer.failed(Unavailable(
+                "The engine cannot hold answers to a grammar.", code="engine_capacity"))
+            return
         what = "cache pages" if int(event["reason"]) == REJECT_PAGES else "tokens"
         choice.answer.failed(Unavailable(
             f"The engine cannot take this request: it needs {asked} {what}, "

@@ -3,6 +3,7 @@ slots, submission, and freeing everything however it ends."""
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,11 @@ from helios_dod.server.errors import DeadlinePassed, InvalidRequest, NotFound, t
 from helios_dod.server.http import Exchange
 
 INLINE_BYTES = 16_384  # larger bodies are prepared on a thread, so that streams keep flowing
+
+
+# Fields of requests whose grammar is tried, which takes long however short they are.
+SLOW = re.compile(rb'"(response_format|format|structured_outputs|guided_\w+|tool_choice|strict|'
+                  rb'thinking\w*)"')
 
 
 class Endpoint(Protocol):
@@ -81,7 +87,8 @@ class Generator:
             ingress_ns = self.now_ns()
             self.check_model(request.model)
             async with self.slots:
-                prepared = await self.call(len(body), endpoint.prepare, request, self.context)
+                size = len(body) + INLINE_BYTES * bool(SLOW.search(body))
+                prepared = await self.call(size, endpoint.prepare, request, self.context)
             del body
             count = len(prepared.submissions)
             if count > self.capacity:

@@ -1,0 +1,1 @@
+"""Structured output: what a request says becomes one grammar of the whole output."""

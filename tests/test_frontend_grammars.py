@@ -1,0 +1,268 @@
+"""Grammars of whole outputs: what they admit, the parser reads as the request demands."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import llguidance
+import pytest
+
+from helios_dod.frontend.grammars.calls import Calls, CallTool
+from helios_dod.frontend.grammars.envelope import Demand, Envelope
+from helios_dod.frontend.grammars.structured import answer_of
+from helios_dod.frontend.output.families.catalog import CATALOG
+from helios_dod.frontend.output.marks import Vocabulary
+from helios_dod.frontend.output.parser import Parser
+from helios_dod.frontend.output.syntax import ElementSyntax
+from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Start
+from helios_dod.frontend.requests import ChatRequest, RequestError, decode_chat
+from helios_dod.grammars.library import decode, limits
+
+WEATHER = {
+    "type": "object", "additionalProperties": False, "required": ["city", "days"],
+    "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]},
+                   "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                   "note": {"type": "string", "maxLength": 4}, "exact": {"type": "boolean"}}}
+TOOLS = {"weather": WEATHER, "stop": {"type": "object", "properties": {},
+                                      "additionalProperties": False}}
+CALLING = [name for name, syntax in CATALOG.items()
+           if syntax.tool is not None and not isinstance(syntax.tool, ElementSyntax)]
+STEPS_MAX = 600
+
+
+class Letters:
+    """A byte-level vocabulary whose last tokens are a syntax's delimiters and an end token."""
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        delimiters = [text.encode() for text in texts]
+        self.tokens = [bytes([i]) for i in range(256)] + delimiters + [b"<end>"]
+        self.eos = len(self.tokens) - 1
+        self.bound_tokens = self.tokens
+        self.special_token_ids = list(range(256, self.eos + 1))
+        self.eos_token_id, self.bos_token_id = self.eos, None
+
+    def __call__(self, text: Any) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+    def matcher(self, data: bytes) -> Any:
+        tokenizer = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(self), eos_token=[self.eos])
+        matcher = llguidance.LLMatcher(tokenizer, decode(data).grammar, log_level=0,
+                                       limits=limits())
+        assert not matcher.is_error(), matcher.get_error()[:2000]
+        return matcher
+
+    def draw(self, data: bytes, seed: int) -> list[int]:
+        """Random tokens that a grammar admits, up to the end; structure is drawn rather than long
+        text."""
+        matcher, rng, drawn = self.matcher(data), random.Random(seed), []
+        for _ in range(STEPS_MAX):
+            mask = int.from_bytes(matcher.compute_bitmask(), "little")
+            assert mask, "a grammar that no token goes on with"
+            allowed = [i for i in range(len(self.tokens)) if mask >> i & 1]
+            special = [i for i in allowed if i >= 256]
+            pool = special if special and rng.random() < 0.6 else allowed
+            plain = [i for i in pool if i in range(97, 123) or i >= 256 or i in b' "{}:,\n<>/=[]']
+            token = rng.choice(plain or pool)
+            if token == self.eos:
+                return drawn
+            drawn.append(token)
+            assert matcher.consume_token(token)
+        return []
+
+
+def vocabulary_of(name: str) -> tuple[Letters, Any]:
+    syntax = CATALOG[name]
+    letters = Letters(tuple(dict.fromkeys(syntax.tokens)))
+    return letters, Vocabulary(letters.tokens).bind(syntax)
+
+
+def calls(required: bool = True, several: bool = True) -> Demand:
+    tools = tuple(CallTool(name, schema, True, f"tools[{i}].function")
+                  for i, (name, schema) in enumerate(TOOLS.items()))
+    return Demand(calls=Calls(tools, several, "tool_choice"), calls_required=required)
+
+
+def read(bound: Any, tokens: list[int], table: list[bytes], start: Start, **options: Any) -> Any:
+    """(content, reasoning, calls) of an output; calls are (name, arguments), finished ones."""
+    parser = Parser(bound, TOOLS, start, **options)
+    events = [*parser.feed_all(tokens, table), *parser.finish()]
+    texts = {kind: "".join(event.text for event in events if event.kind == kind)
+             for kind in (CONTENT, REASONING)}
+    names = {event.index: event.text for event in events if event.kind == BEGIN}
+    ended = {event.index for event in events if event.kind == END}
+    arguments = {index: "".join(event.text for event in events
+                                if event.kind == ARGUMENTS and event.index == index)
+                 for index in names}
+    assert ended == set(names), "a call that is not finished"
+    return texts[CONTENT], texts[REASONING], [
+        (names[index], json.loads(arguments[index])) for index in sorted(names)]
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_required_calls_are_read_as_calls(name):
+    """Whatever the grammar of required calls admits is one or more calls by their schemas."""
+    letters, bound = vocabulary_of(name)
+    framed = type(bound.syntax.tool).__name__ == "FrameSyntax"
+    start = Start.HEADER if framed else Start.CONTENT
+    data = Envelope(bound, start, False, False).text(calls())
+    complete = 0
+    for seed in range(12):
+        tokens = letters.draw(data, seed)
+        if not tokens:
+            continue
+        if name == "channel_frames":  # the end token of a call, which is an end of the output too
+            tokens.append(letters.tokens.index(b"<|call|>"))
+        content, _, made = read(bound, tokens, letters.tokens, start)
+        assert made and not content.strip(), (tokens, content)
+        for called, arguments in made:
+            jsonschema.validate(arguments, TOOLS[called])
+        complete += 1
+    assert complete >= 3
+
+
+@pytest.mark.parametrize("name", ["function_tag_lines", "tagged_json", "named_json",
+                                  "argument_tags", "dsml_tool_calls", "think_tags"])
+@pytest.mark.parametrize("start", [Start.CONTENT, Start.REASONING])
+def test_a_structured_answer_follows_reasoning(name, start):
+    """A document behind reasoning; delimiters spelled inside it are its own text."""
+    letters, bound = vocabulary_of(name)
+    request = ChatRequest(model="m", messages=[], structured_outputs=None)
+    request.guided_json = {"type": "object", "additionalProperties": False, "required": ["a"],
+                           "properties": {"a": {"const": "</think><tool_call>"}}}
+    data = Envelope(bound, start, False, False).text(Demand(answer=answer_of(request)))
+    complete = 0
+    for seed in range(8):
+        tokens = letters.draw(data, seed)
+        if tokens:
+            content, _, made = read(bound, tokens, letters.tokens, start, opaque=True)
+            assert json.loads(content) == {"a": "</think><tool_call>"} and not made
+            complete += 1
+    assert complete >= 4
+
+
+@pytest.mark.parametrize("name", ["recipient_frames", "channel_frames"])
+def test_a_structured_answer_in_frames(name):
+    """Reasoning frames, then the answer in its own; a tool's frame may come instead."""
+    letters, bound = vocabulary_of(name)
+    request = ChatRequest(model="m", messages=[])
+    request.guided_choice = ["yes", "no"]
+    for demand, start in ((Demand(answer=answer_of(request)), Start.HEADER),
+                          (Demand(answer=answer_of(request)), Start.REASONING)):
+        data = Envelope(bound, start, False, False).text(demand)
+        complete = 0
+        for seed in range(8):
+            tokens = letters.draw(data, seed)
+            if tokens:
+                content, _, made = read(bound, tokens, letters.tokens, start, opaque=True)
+                assert content in ("yes", "no") and not made
+                complete += 1
+        assert complete >= 4
+
+
+@pytest.mark.parametrize("budget", [0, 5])
+def test_a_thinking_budget_closes_reasoning(budget):
+    letters, bound = vocabulary_of("think_tags")
+    data = Envelope(bound, Start.REASONING, False, False).text(Demand(thinking_budget=budget))
+    matcher = letters.matcher(data)
+    close = letters.tokens.index(b"</think>")
+    for _ in range(budget):
+        assert matcher.consume_token(ord("a"))
+    mask = int.from_bytes(matcher.compute_bitmask(), "little")
+    assert [i for i in range(len(letters.tokens)) if mask >> i & 1] == [close]
+    assert matcher.consume_token(close) and matcher.consume_token(ord("b"))
+    assert matcher.is_accepting()
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}],
+                       **fields}).encode()
+
+
+def deep(count: int) -> dict[str, Any]:
+    definitions = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(count)}
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{count}": {"type": "string"}}}
+
+
+def nest(count: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(count):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"response_format": {"type": "xml"}}, "must be text, json_object"),
+    ({"response_format": {"type": "json_schema"}}, "Missing required parameter"),
+    ({"guided_json": "{"}, "not valid JSON"),
+    ({"guided_json": {"x-guidance": {}}}, "which is the server's"),
+    ({"guided_json": {"$ref": "http://example.org/a"}}, "only references within"),
+    ({"guided_json": deep(200)}, "more than 128 references in a row"),
+    ({"guided_json": nest(120)}, "nested deeper than 96"),
+    ({"guided_json": {"minLength": 10**9}}, "minLength 1000000000; 0 to 100000"),
+    ({"guided_json": {"pattern": "a{1,999999}"}}, "repeats 999999 times"),
+    ({"guided_json": {"description": "x" * 130_000}}, "at most 120000 are accepted"),
+    ({"guided_regex": "a" * 20_000}, "at most 16384 are accepted"),
+    ({"guided_choice": []}, "at least one text"),
+    ({"guided_choice": ["a"] * 5000}, "at most 4000 are accepted"),
+    ({"guided_grammar": "start: x\n" + "x: x\n" * 3000}, "at most 2000 are accepted"),
+    ({"guided_grammar": "%import common.INT\nstart: INT"}, "imports other grammars"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "cannot be combined with 'guided_regex'"),
+    ({"structured_outputs": {"regex": "a", "json": {}}}, "holds json, regex; give one"),
+    ({"structured_outputs": {}}, "holds no constraint"),
+    ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+     "both constrain the answer"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "needs 'structures' and 'triggers'"),
+    ({"structured_outputs": {"structural_tag": {"structures": [
+        {"begin": "<a>", "schema": {}, "end": "</a>"}], "triggers": ["<b>"]}}},
+     "that no trigger begins"),
+    ({"structured_outputs": {"structural_tag": {"format": {"type": "qwerty"}}}},
+     "format of type 'qwerty'"),
+])
+def test_what_is_out_of_bounds_is_refused_by_name(fields, words):
+    request = decode_chat(body(**fields))
+    with pytest.raises(RequestError, match=words) as caught:
+        answer_of(request)
+    assert caught.value.param and caught.value.param.split(".")[0] in fields
+
+
+@pytest.mark.parametrize(("fields", "good", "bad"), [
+    ({"response_format": {"type": "json_object"}}, '{"a": [1, null]}', "[1]"),
+    ({"response_format": {"type": "json_schema", "json_schema": {
+        "name": "n", "schema": {"type": "array", "items": {"type": "integer"}}}}}, "[1, 2]",
+     '["a"]'),
+    ({"structured_outputs": {"regex": r"\d{2}/[a-f]+"}}, "12/abc", "1/abc"),
+    ({"structured_outputs": {"choice": ['say "hi"', "no\n"]}}, 'say "hi"', "no"),
+    ({"structured_outputs": {"grammar": 'root ::= "x" [0-9]+'}}, "x12", "12"),
+    ({"structured_outputs": {"grammar": 'start: "x" INT\nINT: /[0-9]+/'}}, "x12", "12"),
+    ({"structured_outputs": {"json": '{"const": 3}'}}, "3", "4"),
+    ({"structured_outputs": {"structural_tag": {"structures": [
+        {"begin": "<f=a>", "schema": {"type": "integer"}, "end": "</f>"}],
+        "triggers": ["<f="]}}}, "text <f=a>12</f> more", "text <f=a>x</f>"),
+    ({"structured_outputs": {"structural_tag": {"format": {"type": "sequence", "elements": [
+        {"type": "const_string", "value": "A"}, {"type": "tag", "begin": "<", "end": ">",
+                                                  "content": {"type": "any_text"}}]}}}},
+     "A<bcd>", "B<bcd>"),
+])
+def test_what_is_asked_for_is_admitted(fields, good, bad):
+    request = decode_chat(body(**fields))
+    letters = Letters(())
+    data = Envelope(None, Start.CONTENT, False, False).text(Demand(answer=answer_of(request)))
+
+    def fits(text: str) -> bool:
+        matcher = letters.matcher(data)
+        tokens = list(text.encode())
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    assert fits(good) and not fits(bad)
+
+
+def test_white_space_ends():
+    """A model cannot go on with white space for ever."""
+    request = decode_chat(body(response_format={"type": "json_object"}))
+    letters = Letters(())
+    matcher = letters.matcher(Envelope(None, Start.CONTENT, False, False).text(
+        Demand(answer=answer_of(request))))
+    assert matcher.consume_token(ord("{"))
+    assert matcher.try_consume_tokens(list(b"\n" + b" " * 100)) < 60
