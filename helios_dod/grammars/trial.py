@@ -57,8 +57,10 @@ def trial(library: Library, data: bytes) -> None:
         token = first_bit(mask)
         if token < 0:
             raise GrammarError("no answer fulfils it")
-        if token in library.source.eos or not matcher.consume_token(token):
+        if token in library.source.eos:
             return
+        if not matcher.consume_token(token):
+            raise GrammarError("a token of it costs more than it may")
 
 
 def first_bit(mask: bytes) -> int:

@@ -4,6 +4,7 @@ A delimiter that is a token of its own stands in the grammar as that token, and 
 spelled otherwise is text: a literal tag inside a structured answer stays part of the answer."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,9 +73,9 @@ class Envelope:
         if self.bound.is_token(text):
             self.rules += [f"{name}: {name}_text? {self.literal(text)}",
                            f"{name}_text{options}: {ANY_TEXT}"]
-        elif options:
+        elif options:  # text that may be cut off cannot hold what begins the delimiter
             self.rules += [f"{name}: {name}_text? {self.literal(text)}",
-                           f"{name}_text{options[:-1]}, lazy]: /(.|\\n)*/"]
+                           f"{name}_text{options}: /[^{re.escape(text[0])}]+/"]
         else:
             self.rules.append(f"{name}[lazy]: /(.|\\n)*/ {self.literal(text)}")
         return name
