@@ -6,6 +6,7 @@ its socket closes. One message is one grammar, with a socket for the verdict."""
 
 import array
 import os
+import random
 import resource
 import signal
 import socket
@@ -30,7 +31,7 @@ from helios_dod.grammars.library import (
 
 SECONDS_MAX = 2.0  # of one trial
 MEMORY_MAX = 1 << 30  # bytes that a trial may map beyond the helper's and its stack's
-STEPS = 8  # masks that a trial computes
+WALKS, STEPS = 4, 32  # random answers that a trial begins, and tokens of each at most
 VERDICTS_MAX = 4096
 MESSAGE_BYTES_MAX = 200_000
 GOOD = b"\x01"
@@ -47,26 +48,31 @@ class Hello(msgspec.Struct):
 
 
 def trial(library: Library, data: bytes) -> None:
-    """Compiles a grammar and follows it for a few tokens. Raises GrammarError."""
+    """Compiles a grammar and begins a few answers. Raises GrammarError."""
     text = decode(data)
-    matcher = library.compile(text)
-    for _ in range(STEPS):
-        mask = matcher.compute_bitmask()
-        if matcher.is_error():
-            raise GrammarError("a mask of it costs more than it may")
-        token = first_bit(mask)
-        if token < 0:
-            raise GrammarError("no answer fulfils it")
-        if token in library.source.eos:
-            return
-        if not matcher.consume_token(token):
-            raise GrammarError("a token of it costs more than it may")
+    compiled = library.compile(text)
+    for seed in range(WALKS):
+        matcher, rng = compiled.deep_copy(), random.Random(seed)
+        for _ in range(STEPS):
+            mask = matcher.compute_bitmask()
+            if matcher.is_error():
+                raise GrammarError("a mask of it costs more than it may")
+            token = some_bit(mask, rng)
+            if token < 0:
+                raise GrammarError("no answer fulfils it")
+            if token in library.source.eos:
+                break
+            if not matcher.consume_token(token):
+                raise GrammarError("a token of it costs more than it may")
 
 
-def first_bit(mask: bytes) -> int:
-    """The lowest token of a mask, or -1."""
-    value = int.from_bytes(mask, "little")
-    return (value & -value).bit_length() - 1
+def some_bit(mask: bytes, rng: random.Random) -> int:
+    """A token of a mask, or -1: the first one from a random place on, around its end."""
+    value, count = int.from_bytes(mask, "little"), 8 * len(mask)
+    first = rng.randrange(count)
+    behind = value >> first << first
+    chosen = behind or value
+    return (chosen & -chosen).bit_length() - 1
 
 
 def run_child(library: Library, connection: socket.socket, data: bytes) -> NoReturn:
