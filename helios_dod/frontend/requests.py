@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import msgspec
 
+from helios_dod.frontend.demands import ResponseFormat, StructuredOutputs
 from helios_dod.frontend.stop_fields import stop_problem
 from helios_dod.limits import BIAS_MAX, STOP_IDS_MAX, STOP_SEQUENCES_MAX, TOP_LOGPROBS_MAX
 
@@ -122,38 +123,6 @@ class StreamOptions(Strict):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class JsonSchema(Strict):
-    """A schema that the answer has to fulfil. It is always enforced."""
-
-    name: str | None = None
-    description: str | None = None
-    schema: dict[str, Any] | bool | None = None
-    strict: bool | None = None
-
-
-class ResponseFormat(Strict):
-    """The answer's form: text, json_object, json_schema or structural_tag."""
-
-    type: str
-    json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | None = None  # of json_object
-    structures: list[Any] | None = None  # of structural_tag, as the other two
-    triggers: list[Any] | None = None
-    format: dict[str, Any] | None = None
-
-
-class StructuredOutputs(Strict):
-    """vLLM's constraints of the answer; one kind of them."""
-
-    json: str | dict[str, Any] | bool | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None  # Lark or GBNF
-    json_object: bool | None = None
-    structural_tag: str | dict[str, Any] | None = None
-    disable_any_whitespace: bool | None = None
 
 
 class ChatRequest(Strict):

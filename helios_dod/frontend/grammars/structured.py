@@ -15,6 +15,7 @@ from helios_dod.frontend.grammars.bounds import (
     checked_schema,
     refuse,
 )
+from helios_dod.frontend.grammars.narrowing import Malformed, narrowed
 from helios_dod.frontend.grammars.tags import structural_tag
 from helios_dod.frontend.requests import ChatRequest, RequestError
 
@@ -52,7 +53,12 @@ def schema_grammar(schema: Any, field: str, compact: bool = False,
     if not isinstance(schema, dict):
         raise refuse(field, "must be a JSON schema that some answer fulfils")
     checked = checked_schema(schema, field)
-    return {"json_schema": checked | {"x-guidance": json_options(compact, lenient)}}
+    try:
+        made = narrowed(checked)
+    except Malformed as error:
+        raise refuse(field, f"is not a JSON schema: {error}") from None
+    check_bytes(msgspec.json.encode(made).decode(), field)
+    return {"json_schema": made | {"x-guidance": json_options(compact, lenient)}}
 
 
 def parsed(text: Any, field: str) -> Any:
