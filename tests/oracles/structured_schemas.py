@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 SUITE_DRAFTS = ("draft4", "draft6", "draft7", "draft2019-09", "draft2020-12")
-LIMITS = {"maxLength": 12, "maxItems": 2}
 SCHEMA_BYTES_MAX = 100_000
 
 

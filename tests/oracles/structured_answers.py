@@ -1,0 +1,126 @@
+"""A served model answers schemas of public packages; every complete answer is validated by the
+`jsonschema` library.
+
+    npm pack json-schema-test-suite har-schema geojson-schema ... ; pip download jsonschema ...
+    python tests/oracles/structured_answers.py http://127.0.0.1:8000 FOLDER --count 300
+
+FOLDER holds the archives. Strings, arrays and objects without a bound of their own are given one,
+since a small model writes on; the answer is validated against the schema as it was shipped."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from structured_schemas import chosen
+
+TOKENS = 512
+SHOWN = 1500  # characters of a schema that the model is shown
+VALIDATORS = {"draft4": jsonschema.Draft4Validator, "draft6": jsonschema.Draft6Validator,
+              "draft7": jsonschema.Draft7Validator,
+              "draft2019-09": jsonschema.Draft201909Validator}
+PLACES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+SINGLE = ("additionalProperties", "items", "additionalItems", "contains")
+
+
+def limited(schema: Any) -> Any:
+    """The schema with a bound wherever strings, arrays or objects have none."""
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    for name in PLACES:
+        if isinstance(made.get(name), dict):
+            made[name] = {key: limited(value) for key, value in made[name].items()}
+    for name in LISTS:
+        if isinstance(made.get(name), list):
+            made[name] = [limited(value) for value in made[name]]
+    for name in SINGLE:
+        if isinstance(made.get(name), list):
+            made[name] = [limited(value) for value in made[name]]
+        elif name in made:
+            made[name] = limited(made[name])
+    if "$ref" in made or "enum" in made or "const" in made:
+        return made
+    kinds = made.get("type", ["string", "array", "object"])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if "string" in kinds and not set(made) & {"maxLength", "pattern", "format"}:
+        made["maxLength"] = max(12, int(made.get("minLength", 0)))
+    if "array" in kinds and "maxItems" not in made:
+        made["maxItems"] = max(2, int(made.get("minItems", 0)),
+                               len(made.get("prefixItems", ())))
+    if "array" in kinds and "items" not in made:
+        made["items"] = {"type": ["string", "number", "boolean", "null"], "maxLength": 12}
+    return made
+
+
+def ask(client: httpx.Client, url: str, schema: Any) -> tuple[int, Any]:
+    """(status, choice or error) of one request."""
+    answer = client.post(f"{url}/v1/chat/completions", json={
+        "model": "default", "max_tokens": TOKENS, "seed": 1,
+        "messages": [{"role": "user", "content": "Write a short JSON document that fits this JSON "
+                      "schema: " + json.dumps(schema)[:SHOWN]}],
+        "response_format": {"type": "json_schema",
+                            "json_schema": {"name": "document", "schema": limited(schema)}}})
+    body = answer.json()
+    return answer.status_code, body["choices"][0] if answer.status_code == 200 else body["error"]
+
+
+def judge(name: str, schema: Any, status: int, result: Any) -> tuple[str, str]:
+    """(verdict, why) of one answer."""
+    if status == 400:
+        return "unsupported", result["message"]
+    if status != 200:
+        return "failed", f"{status} {result['message']}"
+    if result["finish_reason"] != "stop":
+        return "cut", result["message"]["content"][:100]
+    try:
+        document = json.loads(result["message"]["content"])
+    except ValueError:
+        return "invalid", "not JSON: " + result["message"]["content"][:100]
+    draft = next((draft for draft in VALIDATORS if f"{draft}/" in name), None)
+    validator = VALIDATORS[draft] if draft else jsonschema.validators.validator_for(
+        schema, default=jsonschema.Draft202012Validator)
+    problems = list(validator(schema).iter_errors(document))
+    return ("invalid", problems[0].message) if problems else ("valid", "")
+
+
+def main() -> None:
+    """Asks, judges and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    archives = [path for path in options.folder.iterdir() if path.suffix in (".tgz", ".gz", ".whl")]
+    schemas = chosen(archives, options.count, options.seed)
+    with httpx.Client(timeout=600) as client, ThreadPoolExecutor(options.streams) as pool:
+        answers = list(pool.map(lambda item: ask(client, options.url, item[1]), schemas))
+    verdicts: Counter[str] = Counter()
+    for (name, schema, _), (status, result) in zip(schemas, answers, strict=True):
+        verdict, why = judge(name, schema, status, result)
+        verdicts[verdict] += 1
+        if verdict != "valid":
+            print(f"{verdict}: {name}: {' '.join(why.split())[:200]}")
+    total = sum(verdicts.values())
+    asked = total - verdicts["unsupported"]
+    complete = verdicts["valid"] + verdicts["invalid"]
+    print(json.dumps({
+        "schemas": total, **verdicts,
+        "unsupported_share": round(verdicts["unsupported"] / total, 3),
+        "complete_share": round(complete / asked, 3),
+        "valid_share_of_complete": round(verdicts["valid"] / max(complete, 1), 4)}))
+
+
+if __name__ == "__main__":
+    main()
