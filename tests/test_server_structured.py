@@ -145,7 +145,7 @@ def test_what_would_not_compile_is_a_400(client: openai.OpenAI, kind: str) -> No
     ({"extra_body": {"guided_regex": "a"}, "stop": ["x"]}, "stop"),
     ({"extra_body": {"guided_regex": "a", "ignore_eos": True}}, "ignore_eos"),
     ({"extra_body": {"guided_regex": "(?=a)b"}}, "guided_regex"),
-    ({"extra_body": {"guided_json": {"not": {"type": "string"}}}}, "guided_json"),
+    ({"extra_body": {"guided_json": {"not": {"multipleOf": 3}}}}, "guided_json"),
     ({"extra_body": {"guided_whitespace_pattern": "x"}}, "guided_whitespace_pattern"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
      "tool_choice"),
