@@ -23,17 +23,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from structured_schemas import chosen
 
 TOKENS = 512
+PLAIN = {"type": ["string", "number", "boolean", "null"], "maxLength": 12, "minimum": -999,
+         "maximum": 999}
 SHOWN = 1500  # characters of a schema that the model is shown
 VALIDATORS = {"draft4": jsonschema.Draft4Validator, "draft6": jsonschema.Draft6Validator,
               "draft7": jsonschema.Draft7Validator,
               "draft2019-09": jsonschema.Draft201909Validator}
 PLACES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+COMBINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "required",
+            "unevaluatedProperties", "dependentSchemas", "dependencies", "dependentRequired")
 SINGLE = ("additionalProperties", "items", "additionalItems", "contains")
 
 
-def limited(schema: Any) -> Any:
-    """The schema with a bound wherever strings, arrays or objects have none."""
+def limited(schema: Any, beside: bool = False) -> Any:
+    """The schema with a bound wherever strings, arrays, numbers or objects have none.
+
+    beside: another schema speaks of the same value, so that names of it are not known here."""
     if not isinstance(schema, dict):
         return schema
     made = dict(schema)
@@ -42,7 +48,7 @@ def limited(schema: Any) -> Any:
             made[name] = {key: limited(value) for key, value in made[name].items()}
     for name in LISTS:
         if isinstance(made.get(name), list):
-            made[name] = [limited(value) for value in made[name]]
+            made[name] = [limited(value, name != "prefixItems") for value in made[name]]
     for name in SINGLE:
         if isinstance(made.get(name), list):
             made[name] = [limited(value) for value in made[name]]
@@ -50,15 +56,27 @@ def limited(schema: Any) -> Any:
             made[name] = limited(made[name])
     if "$ref" in made or "enum" in made or "const" in made:
         return made
-    kinds = made.get("type", ["string", "array", "object"])
+    kinds = made.get("type", ["string", "array", "object", "number"])
     kinds = [kinds] if isinstance(kinds, str) else kinds
+    if set(kinds) & {"number", "integer"}:  # digits without end
+        if not set(made) & {"minimum", "exclusiveMinimum"}:
+            made["minimum"] = min(-999, made.get("maximum", made.get("exclusiveMaximum", 0)) - 999)
+        if not set(made) & {"maximum", "exclusiveMaximum"}:
+            made["maximum"] = max(999, made.get("minimum", made.get("exclusiveMinimum", 0)) + 999)
     if "string" in kinds and not set(made) & {"maxLength", "pattern", "format"}:
         made["maxLength"] = max(12, int(made.get("minLength", 0)))
     if "array" in kinds and "maxItems" not in made:
         made["maxItems"] = max(2, int(made.get("minItems", 0)),
                                len(made.get("prefixItems", ())))
     if "array" in kinds and "items" not in made:
-        made["items"] = {"type": ["string", "number", "boolean", "null"], "maxLength": 12}
+        made["items"] = PLAIN
+    if beside or set(made) & set(COMBINED):
+        return made
+    if "object" in kinds and "additionalProperties" not in made:
+        made["additionalProperties"] = PLAIN
+    if "object" in kinds and not set(made) & {"maxProperties", "properties", "minProperties",
+                                              "required", "patternProperties"}:
+        made["maxProperties"] = 2
     return made
 
 
