@@ -221,6 +221,9 @@ class Script:
     def begin(self) -> bytes:
         return b""
 
+    def text(self, index: int, text: bytes) -> bytes:
+        return text
+
 
 class SlowClient:
     """An ASGI `send` whose queue fills: it then hands back something to wait for."""

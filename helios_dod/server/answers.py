@@ -17,6 +17,7 @@ from helios_dod.server.http import Headers, Send
 EVENT_STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"))
+TAKEN: set[type] = set()  # what `send` hands back when it has taken the bytes
 EVENTS_SPARE = 8  # beyond tokens: the head, ends, usage, one error
 
 
@@ -179,7 +180,7 @@ class Stream(Answer):
     def __init__(self, send: Send, prepared: Prepared, script: Script,
                  event_capacity: int = 0) -> None:
         super().__init__(prepared)
-        self.send, self.script = send, script
+        self.send, self.script, self.say = send, script, script.text
         self.budget = max(event_capacity, event_budget(prepared))
         self.waiting: list[bytes] = []
         self.blocked = self.ending = False
@@ -194,21 +195,32 @@ class Stream(Answer):
 
     def write(self, chunk: bytes) -> None:
         """Queues bytes for the client; never waits. Nothing follows the end."""
-        if not self.ending:
-            self._put(chunk)
+        if self.blocked or self.ending:
+            if not self.ending:
+                self._put(chunk)
+            return
+        awaitable: Any = self.send(
+            {"type": "http.response.body", "body": chunk, "more_body": True})
+        if type(awaitable) not in TAKEN:
+            self._sent(awaitable)
 
     def _put(self, chunk: bytes) -> None:
         if self.blocked:
             self.waiting.append(chunk)
             assert len(self.waiting) <= self.budget, "answer: more events than its budget"
             return
-        awaitable: Any = self.send(
-            {"type": "http.response.body", "body": chunk, "more_body": not self.ending})
+        self._sent(self.send(
+            {"type": "http.response.body", "body": chunk, "more_body": not self.ending}))
+
+    def _sent(self, awaitable: Any) -> None:
+        """Waits, by a callback, where the connection's queue is full."""
         pending = getattr(awaitable, "add_done_callback", None)
         if pending is not None:
             self.blocked = True
             pending(self._unblocked)
-        elif self.ending:
+            return
+        TAKEN.add(type(awaitable))
+        if self.ending:
             self.close()
 
     def _unblocked(self, _future: Any) -> None:
@@ -231,7 +243,7 @@ class Stream(Answer):
         if entry:
             chunk = self.script.scored(choice.index, text, entry)
         else:
-            chunk = self.script.text(choice.index, text)
+            chunk = self.say(choice.index, text)
         if chunk:
             self.write(chunk)
 
