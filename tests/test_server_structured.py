@@ -168,3 +168,13 @@ def test_demo_answers_by_schema() -> None:
             model="default", max_tokens=60, temperature=0, response_format=Weather,
             messages=[{"role": "user", "content": "The weather in Rome, for three days, as JSON."}])
     assert isinstance(answer.choices[0].message.parsed, Weather)
+
+
+def test_a_completion_is_constrained(client: openai.OpenAI) -> None:
+    """Without a template, all output is the answer; each prompt gets its own."""
+    answer = client.completions.create(model="default", prompt=["a", "b"], max_tokens=20,
+                                       extra_body={"guided_choice": ["left", "right"]})
+    assert all(choice.text in ("left", "right") for choice in answer.choices)
+    with pytest.raises(openai.BadRequestError, match="guided_decoding_backend"):
+        client.completions.create(model="default", prompt="a",
+                                  extra_body={"guided_decoding_backend": "other"})

@@ -6,6 +6,7 @@ with chat requests is checked and prepared as there.
 
 from typing import Any, NoReturn
 
+from helios_dod.frontend.demands import ResponseFormat, StructuredOutputs
 from helios_dod.frontend.requests import (
     ChatRequest,
     RequestError,
@@ -57,6 +58,14 @@ class CompletionRequest(Strict):
     return_token_timestamps: bool | None = None
     prompt_logprobs: int | None = None
     add_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: None = None
+    guided_whitespace_pattern: None = None
     user: str | None = None
 
 

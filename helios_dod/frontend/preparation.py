@@ -248,7 +248,11 @@ class Preparer:
         for prompt in prompts_of(request):
             prompts.append(self.plain_tokens(prompt, request.add_special_tokens is not False))
         scored = bool(request.echo and request.logprobs is not None)
-        return self.submissions(common, prompts, context, "prompt", scored)
+        prepared = self.submissions(common, prompts, context, "prompt", scored)
+        grammar = self.constrainer.grammar(common, (), plain=True)
+        for submission in prepared.submissions:
+            submission.grammar = grammar
+        return prepared
 
     def encoded(self, text: str, field: str) -> list[int]:
         """Token ids. Raises RequestError where the tokenizer gives up on the text."""

@@ -14,7 +14,7 @@ import msgspec
 from helios_dod.errors import UserError
 
 STACK_BYTES = 512 << 20  # mapped, not used, until a grammar needs it
-LEXER_STATES_MAX = 50_000  # 1 to 2 kB each
+LEXER_STATES_MAX = 20_000  # of one grammar, 1 to 2 kB each
 STEP_FUEL_MAX = 200_000  # of one mask: about 15 ms
 ITEMS_MAX = 50_000  # of one mask
 

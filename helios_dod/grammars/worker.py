@@ -30,7 +30,7 @@ from helios_dod.terms import (
     JOB_START,
 )
 
-COMPILED_MAX = 128  # grammars kept
+COMPILED_MAX = 64  # grammars kept
 THREADS_MAX = 8
 
 

@@ -69,8 +69,9 @@ class Constrainer:
         self.specials = tuple(i for i, found in enumerate(special)
                               if found and i not in assets.eos)
 
-    def grammar(self, request: ChatRequest, prompt: Sequence[int]) -> bytes:
-        """The bytes of `Submission.grammar`; empty: nothing is demanded. Raises RequestError."""
+    def grammar(self, request: ChatRequest, prompt: Sequence[int], plain: bool = False) -> bytes:
+        """The bytes of `Submission.grammar`; empty: nothing is demanded. plain: all output is text.
+        Raises RequestError."""
         demand = demand_of(request)
         if demand is None:
             return b""
@@ -79,7 +80,7 @@ class Constrainer:
             raise RequestError(f"'{field}': this core has no programs that take grammar masks.",
                                field, "unsupported_value")
         check_together(request, field)
-        bound = None if self.readers is None else self.readers.bound(
+        bound = None if self.readers is None or plain else self.readers.bound(
             bool(request.tools) and request.tool_choice != "none")
         envelope = self.envelope(bound, prompt)
         if demand.thinking_budget is not None and (bound is None or bound.syntax.think is None):
