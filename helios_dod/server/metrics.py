@@ -54,8 +54,6 @@ COUNTERS = {  # counters column -> what it counts
     "pages_dropped_disk": "Pages on disk whose content was dropped for others",
     "copies_failed": "Copies of pages that failed, so that their content was dropped",
     "prompt_tokens_cached": "Prompt tokens that were found in the cache",
-    "barrier_grammar": "Times that nothing was launched so that a constrained lane runs alone",
-    "constrained_submitted": "Programs launched with a constrained lane",
     "preempted": "Times that a running request was sent back for want of pages",
     "barrier_grammar": "Frames not composed because a constrained lane waits alone",
     "constrained_submitted": "Programs launched with a constrained lane",
