@@ -199,6 +199,45 @@ def test_adopting_a_dead_worker_s_row(bridge: Bridge) -> None:
     assert len(bridge.claim(PERMITS) or []) == PERMITS
 
 
+def test_retry_after_follows_the_pace_of_late(bridge: Bridge) -> None:
+    control, second = bridge.memory.control, 1_000_000_000
+    bridge.memory.service["worker_count"] = 2
+    rows = np.zeros(1, np.int64)
+
+    def give_back(worker: int, at_ns: int) -> None:
+        assert service.claim_permits(control, worker + 1, rows)
+        service.release_permits(control, worker, rows, at_ns)
+
+    assert service.seconds_to_permits(control, 3, 0) == 1  # nothing is known yet
+    for turn in range(1, 60):
+        give_back(0, turn * 4 * second)
+    now = 59 * 4 * second
+    assert service.seconds_to_permits(control, 1, now) == 4
+    assert service.seconds_to_permits(control, 5, now) == 20
+    for turn in range(1, 60):
+        give_back(1, turn * 4 * second)
+    assert service.seconds_to_permits(control, 5, now) == 10  # two workers return them
+    assert service.seconds_to_permits(control, 1, now + 40 * second) == 20  # it has slowed down
+    assert service.seconds_to_permits(control, 9999, now) == service.RETRY_SECONDS_MAX
+
+
+def test_an_answer_s_budget_holds_all_its_events(bridge: Bridge) -> None:
+    """A paused reader of an observed and scored answer: what waits never exceeds the budget."""
+    def body() -> None:
+        made = prepared(1)
+        made.observed = made.scored = made.submissions[0].scored = True
+        client = SlowClient()
+        stream = Stream(client, made, Script())  # type: ignore[arg-type]
+        client.full = True
+        limit = made.submissions[0].output_limit
+        for _ in range(2 * limit + 1 + 2):
+            stream.write(b"x")
+        assert len(stream.waiting) == 2 * limit + 2 <= stream.budget
+        assert Stream(client, made, Script(), 10**6).budget == 10**6  # type: ignore[arg-type]
+
+    in_loop(body)
+
+
 def test_engine_death_fails_live_requests_once(bridge: Bridge) -> None:
     recorder = Recorder()
     permits = bridge.claim(2)

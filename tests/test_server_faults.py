@@ -1,7 +1,9 @@
 """Clients that misbehave: nothing hangs, nothing leaks. Descriptors, permits and memory of the
 processes are counted before and after. Over the engine's test double."""
 
+import contextlib
 import json
+import resource
 import socket
 import struct
 import time
@@ -191,12 +193,35 @@ def test_paused_readers_hold_their_permits_and_lose_nothing(server: Server) -> N
 
 
 @pytest.mark.usefixtures("level")
+def test_two_thousand_idle_connections(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    idle = []
+    try:
+        for _ in range(2000):
+            idle.append(connect(server))
+            if len(idle) % 4 == 0:  # some have already been served once
+                idle[-1].sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200")
+        streams = [open_stream(server, max_tokens=50, ignore_eos=True) for _ in range(64)]
+        for stream in streams:
+            text = b""
+            while part := stream.recv(65536):
+                text += part
+            assert b"data: [DONE]" in text
+    finally:
+        for connection in idle:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("level")
 def test_nonsense(server: Server) -> None:
     for data in (b"\0" * 1000, b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00" + b"\1" * 200,
                  b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
                  b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked"
                  b"\r\n\r\nzz\r\n"):
-        with connect(server) as connection:
+        with connect(server) as connection, contextlib.suppress(OSError):  # closed at once
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):

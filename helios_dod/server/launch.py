@@ -8,6 +8,7 @@ import errno
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -35,7 +36,8 @@ ENGINE_STOP_SECONDS = 15
 QUIET_SECONDS = 5  # for workers to let go of a dead engine's memory
 HEADER_SECONDS = 30  # for a request's head to arrive
 HEADER_BYTES = 65_536
-CONNECTIONS_SPARE = 512  # connections above the permits, so that clients beyond them get a 429
+CONNECTIONS_SPARE = 4096  # connections above the permits: idle ones, and clients that get a 429
+DESCRIPTORS_SPARE = 256
 
 
 class LaunchError(UserError):
@@ -211,6 +213,15 @@ def stop_engine(launch: Launch) -> None:
     os.waitpid(launch.engine_pid, 0)
 
 
+def raise_descriptors(connections: int) -> None:
+    """Lets a worker hold so many connections, as far as this machine allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = connections + DESCRIPTORS_SPARE
+    if soft != resource.RLIM_INFINITY and soft < need:
+        most = need if hard == resource.RLIM_INFINITY else min(need, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def run_workers(launch: Launch) -> None:
     """Runs granian until a signal ends it and its workers have drained."""
     from granian.constants import Interfaces
@@ -221,6 +232,7 @@ def run_workers(launch: Launch) -> None:
     from helios_dod.server.supervisor import Supervisor
 
     options, parent = launch.options, os.getpid()
+    raise_descriptors(options.permits + CONNECTIONS_SPARE)
     multiprocessing.set_start_method("fork", force=True)
     index = [0]
 
