@@ -1,25 +1,55 @@
-"""python -m helios_dod.simulation --seed N --ticks N: replays a seed; the digest is the last
-line."""
+"""python -m helios_dod.simulation --seed N --ticks N: replays a seed; the digest is the last line.
+
+--seeds A-B runs every seed from A to B in --jobs processes and prints what they did together.
+"""
 
 import argparse
+import sys
 
 from helios_dod.simulation.simulator import Simulator
+from helios_dod.simulation.swarm import Tally, run_seeds, shape
 
 
-def main() -> None:
-    """Runs one seed and prints what happened, the digest last."""
+def span(text: str) -> range:
+    """Seeds A-B, both included."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def swarm(options: argparse.Namespace) -> int:
+    """Runs every seed; 1 if one broke a rule."""
+    tally, flag = Tally(), " --fused" if options.fused else ""
+    for run in run_seeds(options.seeds, options.ticks, not options.fused, options.jobs):
+        tally.add(run)
+        if run.violation:
+            print(f"seed {run.seed}: {run.violation}\n    python -m helios_dod.simulation "
+                  f"--seed {run.seed} --ticks {options.ticks}{flag}", flush=True)
+    print(f"{tally.seeds} seeds, {tally.ticks} ticks, {tally.finished} answers judged, "
+          f"{len(tally.violations)} violations, {tally.seconds:.0f} s of {options.jobs} processes")
+    print(f"counters that never moved: {', '.join(tally.untaken) or 'none'}")
+    print(tally.digest)
+    return int(bool(tally.violations))
+
+
+def main() -> int:
+    """Runs one seed, or many, and prints what happened, the digest last."""
     parser = argparse.ArgumentParser(prog="python -m helios_dod.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=span, metavar="A-B")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--ticks", type=int, default=1000)
     parser.add_argument("--fused", action="store_true",
                         help="the fused tick, without checks in between")
     options = parser.parse_args()
-    simulator = Simulator(options.seed, walked=not options.fused)
+    if options.seeds is not None:
+        return swarm(options)
+    simulator = Simulator(options.seed, walked=not options.fused, **shape(options.seed))
     result = simulator.run(options.ticks)
-    print(f"seed {options.seed}: {simulator.workload}")
+    print(f"seed {options.seed}: {shape(options.seed)} {simulator.workload}")
     print(f"{simulator.finished} finished, {simulator.rejected} rejected")
     print(result)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

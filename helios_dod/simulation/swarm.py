@@ -1,0 +1,97 @@
+"""Many seeds: each draws a shape and a workload, runs, and must end with everything free.
+
+What a seed took of the rare branches shows in the counters; over a swarm each of them must move.
+"""
+
+import hashlib
+import random
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+from helios_dod.simulation.simulator import Simulator
+
+
+def shape(seed: int) -> dict[str, Any]:
+    """The simulator's own options of a seed, extremes included."""
+    pick = random.Random(f"shape of {seed}").choice
+    return {"frames": pick((1, 2, 2)), "host_pending": pick((False, False, False, True)),
+            "pages": pick((10, 16, 24))}
+
+
+@dataclass
+class Run:
+    """One seed's end. violation: empty, or what broke."""
+
+    seed: int
+    ticks: int
+    seconds: float = 0.0
+    digest: str = ""
+    finished: int = 0
+    violation: str = ""
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+def run_seed(seed: int, ticks: int, walked: bool) -> Run:
+    """Safety phase of `ticks`, then liveness. A violation is told, not raised."""
+    began, run = time.perf_counter(), Run(seed, ticks)
+    try:
+        simulator = Simulator(seed, walked=walked, **shape(seed))
+        run.digest = simulator.run(ticks)
+        run.finished = simulator.finished
+        counters = simulator.world[0]["counters"]
+        run.counters = {name: int(counters[name]) for name in counters.dtype.names}
+        run.ticks = int(simulator.world[0]["clock"]["tick"])
+    except AssertionError as error:  # a Violation, or an assertion of a system
+        run.violation = f"{type(error).__name__}: {error}"
+    run.seconds = time.perf_counter() - began
+    return run
+
+
+def run_seeds(seeds: Iterable[int], ticks: int, walked: bool, jobs: int) -> Iterator[Run]:
+    """Every seed's end, in order. jobs: processes."""
+    one = partial(run_seed, ticks=ticks, walked=walked)
+    if jobs == 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, seeds)
+
+
+@dataclass
+class Tally:
+    """A swarm's sum."""
+
+    seeds: int = 0
+    ticks: int = 0
+    finished: int = 0
+    seconds: float = 0.0  # of processor time, about
+    violations: list[Run] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    hashed: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, run: Run) -> None:
+        """One more seed."""
+        self.seeds += 1
+        self.ticks += run.ticks
+        self.finished += run.finished
+        self.seconds += run.seconds
+        self.hashed.update(run.digest.encode())
+        if run.violation:
+            self.violations.append(run)
+        for name, value in run.counters.items():
+            self.counters[name] = self.counters.get(name, 0) + value
+
+    @property
+    def digest(self) -> str:
+        """Of all digests, in the order of seeds."""
+        return self.hashed.hexdigest()
+
+    @property
+    def untaken(self) -> list[str]:
+        """Counters that no seed moved."""
+        return [name for name, value in self.counters.items() if value == 0]

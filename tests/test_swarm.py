@@ -1,0 +1,31 @@
+"""Swarms of seeds: what breaks is told with its command, and every rare branch is taken."""
+
+import subprocess
+import sys
+
+import pytest
+
+from helios_dod.simulation import swarm
+from helios_dod.simulation.__main__ import main
+
+
+def test_a_violation_is_told_with_its_command(monkeypatch, capsys):
+    def broken(*arguments, **options):
+        raise AssertionError("pages.free_count is -1")
+
+    monkeypatch.setattr(swarm.Simulator, "run", broken)
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "7-8", "--ticks", "10", "--fused"])
+    assert main() == 1
+    told = capsys.readouterr().out
+    assert "seed 7: AssertionError: pages.free_count is -1" in told
+    assert "python -m helios_dod.simulation --seed 8 --ticks 10 --fused" in told
+    assert "2 violations" in told
+
+
+@pytest.mark.parametrize("mode", [(), ("--fused",)], ids=["walked", "fused"])
+def test_a_seed_prints_its_digest_last(mode):
+    """Two processes, one digest; the walked tick leaves the bytes of the fused one."""
+    command = [sys.executable, "-m", "helios_dod.simulation", "--seed", "11", "--ticks", "60"]
+    lines = subprocess.run([*command, *mode], capture_output=True, text=True,
+                           check=True).stdout.splitlines()
+    assert lines[-1] == swarm.run_seed(11, 60, walked=False).digest
