@@ -59,6 +59,7 @@ class Running:
     flags: int
     deadline_ns: int
     count: int = 0
+    stop: int = 0  # which stop id ended it
 
 
 class FakeEngine:
@@ -180,7 +181,7 @@ class FakeEngine:
         elif early and request.eos:
             token, ended = request.eos[0], FINISH_EOS
         if not ended and token in request.stops:
-            ended = FINISH_STOP_TOKEN
+            ended, request.stop = FINISH_STOP_TOKEN, request.stops.index(token)
         elif not ended and request.count + 1 >= request.limit:
             ended = FINISH_LIMIT
         self.emit(request, token, ended)
@@ -213,7 +214,8 @@ class FakeEngine:
         """The final event."""
         self.running.remove(request)
         self.world[0]["counters"]["finished"] += 1
-        self.put(request, kind=EGRESS_FINISHED, reason=reason, index=request.count, value=1,
+        self.put(request, kind=EGRESS_FINISHED, reason=reason, token=request.stop,
+                 index=request.count, value=1,
                  shown=request.count - (reason in WITHHELD))
 
 

@@ -9,6 +9,7 @@ import llguidance
 import pytest
 
 from helios_dod.frontend.grammars.calls import Calls, CallTool
+from helios_dod.frontend.grammars.constrainer import check_together
 from helios_dod.frontend.grammars.envelope import Demand, Envelope
 from helios_dod.frontend.grammars.structured import answer_of
 from helios_dod.frontend.output.families.catalog import CATALOG
@@ -225,6 +226,17 @@ def test_what_is_out_of_bounds_is_refused_by_name(fields, words):
     with pytest.raises(RequestError, match=words) as caught:
         answer_of(request)
     assert caught.value.param and caught.value.param.split(".")[0] in fields
+
+
+@pytest.mark.parametrize("fields", [
+    {"stop": "a"}, {"stop": ["a"]}, {"stop_token_ids": [1]}, {"stop_token_sequences": [[1, 2]]},
+    {"ignore_eos": True}, {"min_tokens": 1},
+])
+def test_a_constrained_answer_ends_where_its_grammar_does(fields):
+    with pytest.raises(RequestError, match="cannot be combined with 'response_format'") as caught:
+        check_together(decode_chat(body(**fields)), "response_format")
+    assert caught.value.param in fields
+    check_together(decode_chat(body(stop=[], stop_token_ids=[])), "response_format")
 
 
 @pytest.mark.parametrize(("fields", "good", "bad"), [

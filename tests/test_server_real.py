@@ -122,6 +122,7 @@ def test_a_stop_string_cuts_the_text(client: openai.OpenAI) -> None:
             choice = answer.choices[0]
             cut = whole[: whole.index(stop)]
             assert (choice.message.content, choice.finish_reason) == (cut, "stop"), (stop, whole)
+            assert choice.stop_reason == stop
             text, pieces, reason = streamed(client, stop=stop, **asked)
             assert (text, reason) == (cut, "stop")
             assert len(choice.logprobs.content) == answer.usage.completion_tokens
@@ -131,6 +132,25 @@ def test_a_stop_string_cuts_the_text(client: openai.OpenAI) -> None:
         missed, _, reason = streamed(client, stop=whole[-9:] + "x", **asked)
         assert missed == whole and reason != ""
     assert cuts > 3
+
+
+def test_other_surfaces_have_stop_strings(server: Server, client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 60, "temperature": 1}
+    plain = client.completions.create(prompt="Once", seed=5, **asked).choices[0].text
+    stop = plain[8:11]
+    cut = client.completions.create(prompt="Once", seed=5, stop=stop, **asked).choices[0]
+    assert (cut.text, cut.finish_reason) == (plain[: plain.index(stop)], "stop")
+    assert cut.stop_reason == stop  # type: ignore[attr-defined]
+    letters = [chr(code) for code in range(ord("a"), ord("e"))]
+    body = {**asked, "messages": MESSAGES, "stop_sequences": letters}
+    for _ in range(20):
+        said = httpx.post(server.url + "/v1/messages", json=body, timeout=PATIENCE_S).json()
+        text = "".join(block["text"] for block in said["content"])
+        assert not set(text) & set(letters)
+        if said["stop_reason"] == "stop_sequence":
+            assert said["stop_sequence"] in letters
+            return
+    raise AssertionError("no letter in twenty answers")
 
 
 def test_stop_token_sequences_are_omitted(client: openai.OpenAI) -> None:
@@ -152,6 +172,7 @@ def test_stop_token_sequences_are_omitted(client: openai.OpenAI) -> None:
             assert text == choice.message.content
             if choice.finish_reason == "stop":
                 found += 1
+                assert choice.stop_reason == [first, second]
                 assert [e.token for e in choice.logprobs.content] == letters[: count - 2]
                 assert choice.message.content == "".join(letters[: count - 2])
             else:

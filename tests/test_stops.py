@@ -27,6 +27,7 @@ from helios_dod.terms import (
     FINISH_LIMIT,
     FINISH_STOP_SEQUENCE,
     FINISH_STOP_STRING,
+    FINISH_STOP_TOKEN,
     FLAG_KEEP_STOP,
     TEXT_ALL,
 )
@@ -34,6 +35,7 @@ from helios_dod.world import boot
 
 ROW = 3
 TOKENS_MAX = 80
+STOPPED = (FINISH_STOP_STRING, FINISH_STOP_TOKEN, FINISH_STOP_SEQUENCE)
 PARTS = ("a", "b", "ab", "aab", "abab", " ", "\n\n", "é", "漢字", "🙂", "🙃", "the ", "</s",
          "\ufffd", "aaaaaaaa", "User:", "Us")
 RAW = (b"\xf0\x9f", b"\x99\x82", b"\xe6\xbc", b"\xff", b"\xc3")  # no text, or the half of one
@@ -81,9 +83,9 @@ class Machine:
     def take(self, token: int) -> tuple[int, int, int]:
         """(reason or 0, tokens that may be shown, bytes of text that may) after a token."""
         append_token(self.world, ROW, token)
-        reason = stop.ending(self.world, ROW, token)
         requests = self.world[0]["requests"]
         generated = int(requests["token_count"][ROW]) - 1
+        reason = stop.ending(self.world, ROW, generated)
         return reason, generated - int(requests["withheld"][ROW]), int(requests["text_end"][ROW])
 
 
@@ -136,7 +138,8 @@ def run(machine: Machine, asked: Submission, tokens: list[int], rng: random.Rand
             break
     assert reason, "the limit ends it at the latest"
     texts.append(feed(detokeniser, EGRESS_FINISHED, 0, taken, shown, text))
-    return Ending(tokens[:taken], reason, shown, text), b"".join(texts)
+    which = int(machine.world[0]["stops"]["found"][ROW]) if reason in STOPPED else -1
+    return Ending(tokens[:taken], reason, shown, text, which), b"".join(texts)
 
 
 def feed(detokeniser: Detokeniser, kind: int, token: int, index: int, shown: int,

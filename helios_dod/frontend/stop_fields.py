@@ -31,6 +31,4 @@ def stop_problem(request: Any) -> tuple[str, str] | None:
     for name in ("stop_token_ids", "stop_token_sequences"):
         if strings and getattr(request, name):
             return "stop", f"cannot be combined with '{name}'"
-    if strings and request.response_format is not None and request.response_format.type != "text":
-        return "stop", "cannot be combined with structured output ('response_format')"
     return None

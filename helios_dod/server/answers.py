@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Event
 from helios_dod.frontend.preparation import Prepared
-from helios_dod.server.bridge import Choice
+from helios_dod.server.bridge import Choice, Stopped
 from helios_dod.server.chunks import Score, call_json, escaped
 from helios_dod.server.errors import ApiError
 from helios_dod.server.http import Headers, Send
@@ -57,6 +57,7 @@ class Collected:
     times: list[int] = field(default_factory=list)
     prompt_scores: Sequence[Score] = ()
     reason: str = ""
+    stopped: Stopped = None
 
 
 class Answer:
@@ -132,6 +133,7 @@ class Whole(Answer):
         """Counts down."""
         self.token(choice, text, entry)
         self.choices[choice.index].reason = reason
+        self.choices[choice.index].stopped = choice.stopped
         if self.ended(choice):
             self.close()
 
@@ -162,7 +164,7 @@ class Script(Protocol):
     def prompt_scored(self, index: int, scores: Sequence[Score]) -> bytes:
         """The scores of the choice's prompt."""
 
-    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+    def finish(self, index: int, reason: str, stopped: Stopped, answer: Answer | None) -> bytes:
         """The choice's end. answer: with the totals, after the last choice."""
 
     def close(self, answer: Answer) -> bytes:
@@ -278,10 +280,10 @@ class Stream(Answer):
         if text or entry:
             self.token(choice, text, entry)
         if self.ended(choice):
-            last = self.script.finish(choice.index, reason, self)
+            last = self.script.finish(choice.index, reason, choice.stopped, self)
             self.end(last + self.script.close(self))
         else:
-            self.write(self.script.finish(choice.index, reason, None))
+            self.write(self.script.finish(choice.index, reason, choice.stopped, None))
 
     def failed(self, error: ApiError) -> None:
         """One terminal error event, without [DONE]."""

@@ -12,6 +12,7 @@ from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONIN
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.server.answers import Answer, Whole
+from helios_dod.server.bridge import Stopped
 from helios_dod.server.chunks import Score, as_json, escaped, named_event
 from helios_dod.server.errors import ApiError
 from helios_dod.server.responses import inside
@@ -42,11 +43,16 @@ def usage_of(prompt: int, cached: int, generated: int) -> dict[str, int]:
             "cache_read_input_tokens": cached, "output_tokens": generated}
 
 
+def reason_of(reason: str, stopped: Stopped) -> str:
+    """The stop reason."""
+    return "stop_sequence" if isinstance(stopped, str) else STOP_REASONS[reason]
+
+
 def message_object(id: str, model: str, content: list[dict[str, Any]], reason: str | None,
-                   usage: dict[str, int]) -> dict[str, Any]:
-    """A message."""
+                   stopped: Stopped, usage: dict[str, int]) -> dict[str, Any]:
+    """A message. stopped: the stop sequence that ended it."""
     return {"id": id, "type": "message", "role": "assistant", "model": model, "content": content,
-            "stop_reason": reason, "stop_sequence": None, "usage": usage}
+            "stop_reason": reason, "stop_sequence": stopped, "usage": usage}
 
 
 class MessageScript:
@@ -56,12 +62,13 @@ class MessageScript:
         self.id, self.model, self.prompt_count = id, model, prepared.prompt_count
         self.index, self.open = 0, 0  # the open block's kind of event, or 0
         self.reason = ""
+        self.stopped: Stopped = None
         self.before = self.after = b""
 
     def begin(self) -> bytes:
         """The message before any content; what was cached is told at the end."""
         return named_event("message_start", {"message": message_object(
-            self.id, self.model, [], None, usage_of(self.prompt_count, 0, 0))})
+            self.id, self.model, [], None, None, usage_of(self.prompt_count, 0, 0))})
 
     def start(self, kind: int, block: dict[str, Any], delta: str, field: str) -> bytes:
         """Opens a block, after closing another. delta, field: of its pieces."""
@@ -115,15 +122,15 @@ class MessageScript:
         """Nothing: messages are not scored."""
         return b""
 
-    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+    def finish(self, index: int, reason: str, stopped: Stopped, answer: Answer | None) -> bytes:
         """Closes what is open."""
-        self.reason = STOP_REASONS[reason]
+        self.reason, self.stopped = reason_of(reason, stopped), stopped
         return self.end()
 
     def close(self, answer: Answer) -> bytes:
         """Why it ended, and usage."""
         return named_event("message_delta", {
-            "delta": {"stop_reason": self.reason, "stop_sequence": None},
+            "delta": {"stop_reason": self.reason, "stop_sequence": self.stopped},
             "usage": usage_of(answer.prompt_count, answer.cached, answer.generated),
         }) + named_event("message_stop", {})
 
@@ -187,5 +194,5 @@ class MessageEndpoint:
             content.append({"type": "tool_use", "id": call, "name": name,
                             "input": msgspec.json.decode(inside(arguments) or "{}")})
         return as_json(message_object(
-            id, self.model, content, STOP_REASONS[collected.reason],
-            usage_of(answer.prompt_count, answer.cached, answer.generated)))
+            id, self.model, content, reason_of(collected.reason, collected.stopped),
+            collected.stopped, usage_of(answer.prompt_count, answer.cached, answer.generated)))

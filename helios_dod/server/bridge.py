@@ -83,6 +83,18 @@ GRAMMAR_FAILURES = {
     ANSWER_NO_MASK: "a mask of it would cost more than it may",
     ANSWER_NO_TOKEN: "the model wrote a token that is not in it",
 }
+Stopped = str | int | list[int] | None  # the stop that ended an output
+
+
+def stopped_by(submission: Submission | None, reason: int, which: int) -> Stopped:
+    """The stop string, token or sequence that ended a request; None: none did."""
+    if submission is None:
+        return None
+    if reason == FINISH_STOP_STRING:
+        return submission.stop_strings[which].decode()
+    if reason == FINISH_STOP_SEQUENCE:
+        return list(submission.stop_sequences[which])
+    return submission.stop_ids[which] if reason == FINISH_STOP_TOKEN else None
 
 
 class Answer(Protocol):
@@ -119,6 +131,8 @@ class Choice:
     cached: int = 0  # prompt tokens that were not computed
     entries: deque[bytes] = field(default_factory=deque)  # of tokens that may not be shown yet
     entry_count: int = 0  # entries that were delivered
+    submission: Submission | None = None
+    stopped: Stopped = None
     reading: Reading | None = None  # None: all output is text
     observed: bool = False
     prompt_count: int = 0
@@ -205,7 +219,7 @@ class Bridge:
         for index, (permit, submission) in enumerate(zip(permits, submissions, strict=True)):
             serial[self.worker] += 1
             submission.tag = int(serial[self.worker]) << ROW_BITS | permit
-            choice = Choice(submission.tag, index, answer, observed=observed,
+            choice = Choice(submission.tag, index, answer, observed=observed, submission=submission,
                             prompt_count=len(submission.prompt))
             tags[permit] = self._tags[permit] = submission.tag
             self._began[permit], self._last[permit] = now_ns, 0
@@ -389,6 +403,7 @@ class Bridge:
                 code="execution_failed"))
             return
         entry = self._shown_entries(choice, event)
+        choice.stopped = stopped_by(choice.submission, reason, int(event["token"]))
         called = choice.reading is not None and choice.reading.calls_finished
         if called and reason == FINISH_EOS:
             ended = "tool_calls"

@@ -7,6 +7,7 @@ from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, decode_chat
 from helios_dod.frontend.text import ByteTable
 from helios_dod.server.answers import Answer, Collected, Whole
+from helios_dod.server.bridge import Stopped
 from helios_dod.server.chunks import (
     DONE,
     Score,
@@ -15,6 +16,7 @@ from helios_dod.server.chunks import (
     error_event,
     escaped,
     prompt_logprobs_json,
+    stopped_field,
     usage_json,
 )
 from helios_dod.server.errors import ApiError
@@ -130,16 +132,16 @@ class ChatScript:
         return b'%b}],"prompt_logprobs":%b%b' % (
             form.empty, prompt_logprobs_json(scores, self.table), form.tail)
 
-    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+    def finish(self, index: int, reason: str, stopped: Stopped, answer: Answer | None) -> bytes:
         """The choice's last chunk; the answer's last one carries what an observer asked for."""
         form = self.forms[index]
-        fields, usage = b"", form.usage
+        fields, usage, stop = b"", form.usage, stopped_field(stopped)
         if answer is not None:
             fields = observations(answer)
             if self.prepared.observed and not self.usage:
                 usage = b',"usage":' + usage_of(answer)
-        return (b'%b{},"logprobs":null,"finish_reason":"%b"}]%b%b}\n\n'
-                % (form.before, reason.encode(), fields, usage))
+        return (b'%b{},"logprobs":null,"finish_reason":"%b"%b}]%b%b}\n\n'
+                % (form.before, reason.encode(), stop, fields, usage))
 
     def close(self, answer: Answer) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
@@ -181,7 +183,7 @@ def choice_json(index: int, collected: Collected, prepared: Prepared) -> bytes:
         scores = b'{"content":[%b],"refusal":null}' % b",".join(collected.entries)
     return (b'{"index":%d,"message":%b,"logprobs":%b,"finish_reason":"%b"%b}'
             % (index, message_json(collected), scores, collected.reason.encode(),
-               collected_observation(collected, prepared)))
+               stopped_field(collected.stopped) + collected_observation(collected, prepared)))
 
 
 class ChatEndpoint:

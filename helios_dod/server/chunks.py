@@ -84,6 +84,11 @@ def prompt_logprobs_json(scores: Sequence[Score], table: ByteTable) -> bytes:
         for token, logprob in scores])
 
 
+def stopped_field(stopped: str | int | list[int] | None) -> bytes:
+    """`,"stop_reason":...`, vLLM's name for the stop that ended a choice; empty if none did."""
+    return b"" if stopped is None else b',"stop_reason":' + as_json(stopped)
+
+
 def error_event(body: bytes) -> bytes:
     """The terminal event of a stream that failed."""
     return b"data: " + body + b"\n\n"

@@ -9,6 +9,7 @@ from helios_dod.frontend.output.terms import Event
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.text import ByteTable, TextStream
 from helios_dod.server.answers import Answer, Collected, Whole
+from helios_dod.server.bridge import Stopped
 from helios_dod.server.chat import (
     collected_observation,
     observations,
@@ -23,6 +24,7 @@ from helios_dod.server.chunks import (
     error_event,
     number,
     prompt_logprobs_json,
+    stopped_field,
 )
 from helios_dod.server.errors import ApiError
 
@@ -132,17 +134,17 @@ class CompletionScript:
                 self.tail)
         return chunks
 
-    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+    def finish(self, index: int, reason: str, stopped: Stopped, answer: Answer | None) -> bytes:
         """The choice's last chunk."""
-        fields, tail = b"", self.tail
+        fields, tail, stop = b"", self.tail, stopped_field(stopped)
         if answer is not None:
             if self.silent:  # what was generated only ended the prompt
-                answer.generated, reason = 0, "length"
+                answer.generated, reason, stop = 0, "length", b""
             fields = observations(answer)
             if self.prepared.observed and not self.usage:
                 tail = b',"usage":' + usage_of(answer) + b"}\n\n"
-        return b'%b","logprobs":null,"finish_reason":"%b"}]%b%b' % (
-            self.before[index], reason.encode(), fields, tail)
+        return b'%b","logprobs":null,"finish_reason":"%b"%b}]%b%b' % (
+            self.before[index], reason.encode(), stop, fields, tail)
 
     def close(self, answer: Answer) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
@@ -213,7 +215,7 @@ class CompletionEndpoint:
         """One choice of a complete answer."""
         if request.max_tokens == 0:
             collected.texts, collected.entries, collected.tokens = [], [], []
-            collected.times, collected.reason = [], "length"
+            collected.times, collected.reason, collected.stopped = [], "length", None
         logprobs, entries = b"null", b",".join(collected.entries)
         if prepared.logprobs and echo:
             per_prompt = len(prepared.submissions) // len(prepared.prompts)
@@ -225,4 +227,4 @@ class CompletionEndpoint:
             logprobs = logprobs_json(entries, 0, self.assets.byte_table)
         return (b'{"index":%d,"text":"%b%b","logprobs":%b,"finish_reason":"%b"%b}'
                 % (index, echo, b"".join(collected.texts), logprobs, collected.reason.encode(),
-                   collected_observation(collected, prepared)))
+                   stopped_field(collected.stopped) + collected_observation(collected, prepared)))

@@ -52,6 +52,7 @@ OBSERVED = {"prompt_token_ids": array_of({}), "reused_prompt_tokens": COUNT,
                                       "reused_prompt_tokens": COUNT}),
             "prompt_logprobs": array_of({})}
 REASON = {"type": "string", "enum": ["stop", "length", "tool_calls"]}
+STOPPED = {"stop_reason": {"type": ["string", "integer", "array"]}}  # the stop that ended it
 MODEL = object_of({"id": TEXT, "object": constant("model"), "created": COUNT, "owned_by": TEXT,
                    "max_model_len": COUNT})
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -65,11 +66,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "usage": USAGE, "choices": array_of(object_of({
             "index": COUNT, "finish_reason": REASON,
             "message": object_of({"role": constant("assistant"),
-                                  "content": {"type": ["string", "null"]}})}))}, OBSERVED),
+                                  "content": {"type": ["string", "null"]}})}, STOPPED))},
+        OBSERVED),
     "Completion": object_of({
         "id": TEXT, "object": constant("text_completion"), "created": COUNT, "model": TEXT,
         "usage": USAGE, "choices": array_of(object_of({
-            "index": COUNT, "finish_reason": REASON, "text": TEXT}))}, OBSERVED),
+            "index": COUNT, "finish_reason": REASON, "text": TEXT}, STOPPED))}, OBSERVED),
     "Response": object_of({
         "id": TEXT, "object": constant("response"), "created_at": COUNT, "model": TEXT,
         "status": {"type": "string", "enum": ["completed", "incomplete", "cancelled"]},

@@ -12,6 +12,7 @@ from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.frontend.responses import CHAT_NAMES, ResponseRequest, decode_response
 from helios_dod.server.answers import Answer, Collected, Whole
+from helios_dod.server.bridge import Stopped
 from helios_dod.server.chunks import Score, as_json, named_event
 from helios_dod.server.errors import ApiError
 
@@ -220,7 +221,7 @@ class ResponseScript:
         """Nothing: responses are not scored."""
         return b""
 
-    def finish(self, index: int, reason: str, answer: Answer | None) -> bytes:
+    def finish(self, index: int, reason: str, stopped: Stopped, answer: Answer | None) -> bytes:
         """Closes what is open."""
         self.status = status_of(reason)
         chunks = b"" if self.open or self.output else self.start(CONTENT)

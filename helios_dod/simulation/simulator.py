@@ -248,7 +248,7 @@ class Simulator:
             else:
                 require(event["kind"] == EGRESS_FINISHED, f"egress: kind {event['kind']}")
                 self.judge(live, int(event["reason"]), int(event["index"]),
-                           (int(event["shown"]), int(event["text"])))
+                           (int(event["shown"]), int(event["text"])), int(event["token"]))
                 self.finished += 1
                 del self.live[int(event["tag"])]
 
@@ -268,7 +268,8 @@ class Simulator:
             visible = text_of(live.tokens[: live.shown], PIECES, range(SPECIAL), self.strip)
             live.text = max(live.text, min(text, len(visible)))
 
-    def judge(self, live: Live, reason: int, count: int, bounds: tuple[int, int]) -> None:
+    def judge(self, live: Live, reason: int, count: int, bounds: tuple[int, int],
+              which: int) -> None:
         """Tokens and finish reason against the oracle; a cut answer must be a prefix of it."""
         s = live.submission
         grammar = automaton_of(s.grammar, self.vocabulary)
@@ -295,6 +296,7 @@ class Simulator:
         require((reason, *bounds) == (end.reason, end.shown, end.text) or (
             reason == end.reason == FINISH_GRAMMAR),
                 f"tag {s.tag}: finish {reason} at {bounds}, expected {end}")
+        require(end.which in (-1, which), f"tag {s.tag}: stop {which}, expected {end}")
         self.reasons[reason] += 1
 
     def walk(self) -> None:

@@ -31,12 +31,14 @@ STRINGS = ("a", "b", "aab", "abab", "aaaaaaab", "\n\n", " a", "é", "€b", "�
 
 @dataclass(frozen=True)
 class Ending:
-    """How an answer ends. shown: tokens that are presented; text: bytes of text, or TEXT_ALL."""
+    """How an answer ends. shown: tokens that are presented; text: bytes of text, or TEXT_ALL;
+    which: the stop that ended it, of those of its kind, or -1."""
 
     tokens: list[int]
     reason: int
     shown: int
     text: int
+    which: int = -1
 
 
 def piece_table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -54,12 +56,14 @@ def text_of(tokens: Sequence[int], pieces: Sequence[bytes], omitted: Sequence[in
     return (text.removeprefix(" ") if strip else text).encode()
 
 
-def first_stop(text: bytes, seen: int, strings: Sequence[bytes]) -> tuple[int, int] | None:
-    """(begin, end) of the first string completed after `seen` bytes, of several the longest."""
+def first_stop(text: bytes, seen: int, strings: Sequence[bytes]) -> tuple[int, int, int] | None:
+    """(begin, end, which) of the first string completed after `seen` bytes, of several the
+    longest."""
     for end in range(seen + 1, len(text) + 1):
-        found = [len(string) for string in strings if text[:end].endswith(string)]
+        found = [string for string in strings if text[:end].endswith(string)]
         if found:
-            return end - max(found), end
+            longest = max(found, key=len)
+            return end - len(longest), end, strings.index(longest)
     return None
 
 
@@ -74,17 +78,20 @@ def ending(s: Submission, drawn: Sequence[int], pieces: Sequence[bytes],
         counts = count > s.output_minimum
         if counts and last in s.eos:
             return Ending(tokens, FINISH_EOS, count - 1, TEXT_ALL)
-        ends = [len(q) for q in s.stop_sequences if tuple(tokens[-len(q):]) == q]
+        ends = [q for q in s.stop_sequences if tuple(tokens[-len(q):]) == q]
         if counts and ends:
-            shown = count if s.keep_stop else count - max(ends)
-            return Ending(tokens, FINISH_STOP_SEQUENCE, shown, TEXT_ALL)
+            longest = max(ends, key=len)
+            return Ending(tokens, FINISH_STOP_SEQUENCE,
+                          count if s.keep_stop else count - len(longest), TEXT_ALL,
+                          s.stop_sequences.index(longest))
         if counts and last in s.stop_ids:
-            return Ending(tokens, FINISH_STOP_TOKEN, count - (not s.keep_stop), TEXT_ALL)
+            return Ending(tokens, FINISH_STOP_TOKEN, count - (not s.keep_stop), TEXT_ALL,
+                          s.stop_ids.index(last))
         if s.stop_strings:
             text = text_of(tokens, pieces, omitted, strip)
             found = first_stop(text, seen, s.stop_strings)
             if counts and found:
-                return Ending(tokens, FINISH_STOP_STRING, count, found[s.keep_stop])
+                return Ending(tokens, FINISH_STOP_STRING, count, found[s.keep_stop], found[2])
             seen = len(text)
         if count >= s.output_limit:
             return Ending(tokens, FINISH_LIMIT, count, TEXT_ALL)

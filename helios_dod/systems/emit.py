@@ -5,7 +5,15 @@ from helios_dod.system import kernel, store_release, system
 from helios_dod.tables.requests import free_request, queue_emit
 from helios_dod.tables.rings import egress_room
 from helios_dod.tables.tokens import token_at
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_SCORE, EGRESS_TOKEN, FINISHED
+from helios_dod.terms import (
+    EGRESS_FINISHED,
+    EGRESS_SCORE,
+    EGRESS_TOKEN,
+    FINISH_STOP_SEQUENCE,
+    FINISH_STOP_STRING,
+    FINISH_STOP_TOKEN,
+    FINISHED,
+)
 
 
 @kernel
@@ -121,6 +129,8 @@ def write_end(world, request):
     ring.kind[frontend, row] = EGRESS_FINISHED
     ring.reason[frontend, row] = requests.finish[request]
     ring.token[frontend, row] = requests.failure[request]
+    if requests.finish[request] in (FINISH_STOP_STRING, FINISH_STOP_TOKEN, FINISH_STOP_SEQUENCE):
+        ring.token[frontend, row] = world[0].stops.found[request]
     ring.tag[frontend, row] = requests.tag[request]
     ring.index[frontend, row] = requests.token_count[request] - requests.prompt_count[request]
     ring.value[frontend, row] = requests.cached_count[request]
@@ -154,7 +164,7 @@ def deliver(world, row):
 
 
 @system(
-    reads="requests.* tokens.* slots.* clock.completed_ns",
+    reads="requests.* tokens.* slots.* stops.found clock.completed_ns",
     writes="egress.* requests.* tokens.owner tokens.free tokens.free_count slots.scores_held "
            "slots.prompt_score_at slots.prompt_score_first slots.prompt_score_count "
            "counters.egress_full",

@@ -57,7 +57,8 @@ class Egress:
     kind: u8["egress_rows_max"]
     reason: u8["egress_rows_max"]  # finish or rejection
     tag: i64["egress_rows_max"]
-    token: i32["egress_rows_max"]  # of FINISHED: requests.failure
+    # of FINISHED: which stop of its kind ended it, else requests.failure
+    token: i32["egress_rows_max"]
     # of the generated token; of a score: the prompt's position; of FINISHED: tokens generated
     index: i32["egress_rows_max"]
     shown: i32["egress_rows_max"]  # generated tokens that may be shown

@@ -42,6 +42,7 @@ class Stops:
     first: i32["STOP_PATTERN_ENDS_MAX"]
     depths: i32["STOP_PATTERNS_MAX"]
     longest: i32
+    found: i32  # the stop that was completed last, by its place in `ids` or among the patterns
     starts: u64["BYTE_BITS"]  # the set of bytes that a string begins with
     bytes: u8["stop_bytes_row"]
     tokens: i32["stop_tokens_max"]
@@ -66,8 +67,9 @@ def build_failures(symbols, failures, begin, end):
 
 @kernel
 def take_symbol(symbols, failures, first, depths, count, symbol):
-    """Advances every pattern by one symbol: (longest live prefix, longest pattern completed)."""
-    longest, completed = 0, 0
+    """Advances every pattern by one symbol: (longest live prefix, length of the longest pattern
+    completed or 0, that pattern)."""
+    longest, completed, found = 0, 0, 0
     for pattern in range(count):
         begin, end = first[pattern], first[pattern + 1]
         depth = np.int64(depths[pattern])
@@ -76,11 +78,12 @@ def take_symbol(symbols, failures, first, depths, count, symbol):
         if symbols[begin + depth] == symbol:
             depth += 1
         if depth == end - begin:
-            completed = max(completed, depth)
+            if depth > completed:
+                completed, found = depth, pattern
             depth = np.int64(failures[end - 1])
         depths[pattern] = depth
         longest = max(longest, depth)
-    return longest, completed
+    return longest, completed, found
 
 
 @kernel
@@ -89,6 +92,7 @@ def begin_stops(world, row):
     stops = world[0].stops
     stops.depths[row, :] = 0
     stops.longest[row] = 0
+    stops.found[row] = 0
     stops.text_count[row] = 0
     stops.decoding[row, :] = 0
     world[0].requests.withheld[row] = 0
@@ -171,10 +175,12 @@ def take_byte(world, row, byte):
     stops.text_count[row] += 1
     if stops.longest[row] == 0 and not begins(stops.starts[row], byte):
         return 0
-    longest, completed = take_symbol(
+    longest, completed, found = take_symbol(
         stops.bytes[row], stops.failures[row], stops.first[row], stops.depths[row],
         stops.pattern_count[row], byte)
     stops.longest[row] = longest
+    if completed > 0:
+        stops.found[row] = found
     return completed
 
 
@@ -208,7 +214,7 @@ def take_tokens(world, row, token, counts):
 
     Of several that end with this token the longest wins."""
     stops, requests = world[0].stops, world[0].requests
-    longest, completed = take_symbol(
+    longest, completed, found = take_symbol(
         stops.tokens[row], stops.failures[row], stops.first[row], stops.depths[row],
         stops.pattern_count[row], token)
     requests.withheld[row] = longest
@@ -217,9 +223,11 @@ def take_tokens(world, row, token, counts):
     keep = requests.flags[row] & FLAG_KEEP_STOP
     if completed > 0:
         requests.withheld[row] = 0 if keep else completed
+        stops.found[row] = found
         return FINISH_STOP_SEQUENCE
     for i in range(stops.id_count[row]):
         if stops.ids[row, i] == token:
+            stops.found[row] = i
             requests.withheld[row] = 0 if keep else 1
             return FINISH_STOP_TOKEN
     return 0

@@ -52,6 +52,7 @@ def check_together(request: ChatRequest, field: str) -> None:
     """Raises RequestError for what cannot go with a constrained answer."""
     stops = request.stop is not None and request.stop != []
     for name, given in (("stop", stops), ("stop_token_ids", bool(request.stop_token_ids)),
+                        ("stop_token_sequences", bool(request.stop_token_sequences)),
                         ("ignore_eos", bool(request.ignore_eos)),
                         ("min_tokens", bool(request.min_tokens))):
         if given:
