@@ -120,7 +120,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "type"),
     ({"tools": [{"type": "bash_20250124", "name": "x"}]}, "tools[0].type"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": "9"}}, "thinking.budget_tokens"),
+    ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
     ({"temperature": 9}, "temperature"), ({"foo": 1}, "foo"),
 ]
 

@@ -198,6 +198,27 @@ def test_alone_equals_in_a_crowd(client: openai.OpenAI) -> None:
     assert crowd == alone
 
 
+def test_anthropic_stop_sequence(server: Server) -> None:
+    asked: dict[str, Any] = {
+        "model": "tiny", "max_tokens": 60, "temperature": 0,
+        "messages": [{"role": "user", "content": "Hello"}]}
+
+    def ask(**fields: Any) -> httpx.Response:
+        return httpx.post(server.url + "/v1/messages", timeout=PATIENCE_S, json=asked | fields)
+
+    plain = ask().json()
+    text = plain["content"][0]["text"]
+    assert plain["stop_reason"] in ("max_tokens", "end_turn")
+    stop = text[3:6]
+    answer = ask(stop_sequences=[stop]).json()
+    assert answer["stop_reason"] == "stop_sequence" and answer["stop_sequence"] == stop
+    assert answer["content"][0]["text"] == text[: text.index(stop)]
+    streamed = ask(stop_sequences=[stop], stream=True).text
+    assert '"stop_reason":"stop_sequence"' in streamed
+    live = httpx.get(server.url + "/live", timeout=PATIENCE_S).json()
+    assert live["gauges"]["pages"] > 0 and any(p["launches"] for p in live["programs"])
+
+
 def test_disconnect_frees_everything(server: Server) -> None:
     before = server.metric("helios_cancelled_total")
     for _ in range(3):

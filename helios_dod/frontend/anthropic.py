@@ -7,7 +7,8 @@ import msgspec
 
 from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Shape, Strict
 
-CHAT_NAMES = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens"}
+CHAT_NAMES = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens",
+              "thinking_token_budget": "thinking.budget_tokens"}
 BLOCK_FIELDS = {  # type of a content block -> the field that it needs
     "text": "text", "tool_use": "name", "tool_result": "tool_use_id", "thinking": "thinking"}
 
@@ -59,7 +60,7 @@ class Thinking(Strict):
     """Whether to reason before the answer."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: None = None
+    budget_tokens: int | None = None
     display: None = None
 
 
@@ -127,6 +128,8 @@ def decode_message(body: bytes, counting: bool = False) -> tuple[MessageRequest,
         messages=messages, max_completion_tokens=request.max_tokens,
         stop=request.stop_sequences or None,
         tools=[tool_of(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ())] or None)
+    if request.thinking is not None:
+        fields["thinking_token_budget"] = request.thinking.budget_tokens
     choice = request.tool_choice
     if choice is not None:
         fields["tool_choice"] = choice_of(choice)
