@@ -45,6 +45,13 @@ def test_completion(client: openai.OpenAI) -> None:
     assert chunks[-1].usage == answer.usage and chunks[-2].choices[0].finish_reason == "length"
 
 
+def test_usage_so_far_on_every_chunk(client: openai.OpenAI) -> None:
+    chunks = list(complete(client, stream=True, stream_options={
+        "include_usage": True, "continuous_usage_stats": True}))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == 12 and len(set(counts)) > 6
+
+
 def test_echo_and_batches(client: openai.OpenAI) -> None:
     plain = complete(client).choices[0].text
     echoed = complete(client, echo=True).choices[0].text

@@ -84,6 +84,20 @@ def test_stream_with_usage_has_it_alone_at_the_end(server: Server) -> None:
     assert "performance" in streamed[-2] and "performance" not in streamed[-1]
 
 
+@pytest.mark.parametrize("more", [{}, OBSERVED], ids=["plain", "observed"])
+def test_usage_so_far_on_every_chunk(server: Server, more: dict[str, Any]) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    streamed = chunks(server, stream_options=options, **more)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in streamed]
+    assert counts[0] == 0 and counts == sorted(counts) and counts[-1] == 9
+    assert len({chunk["usage"]["prompt_tokens"] for chunk in streamed}) == 1
+    assert streamed[-1]["choices"] == [] and len(set(counts)) > 4
+    assert any("token_ids" in c["choices"][0] for c in streamed[:-1]) == bool(more)
+    refused = server.post(stream=True, stream_options={"continuous_usage_stats": True})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "stream_options.continuous_usage_stats"
+
+
 def test_tokens_that_are_not_shown_are_observed(server: Server) -> None:
     """EOS and stop tokens have no text, and an id."""
     for seed in range(30):

@@ -51,6 +51,7 @@ class Prepared:
     observed: bool  # token ids are returned
     timed: bool  # and when each was accepted
     scored: bool  # the prompts' tokens are scored, in the first choice of each
+    counted: bool = False  # every chunk tells usage so far
     readings: list[Reading] = field(default_factory=list)  # one a choice; none: all is text
 
     @property
@@ -300,7 +301,8 @@ class Preparer:
                                "invalid_value")
         return Prepared(prompts, made, bool(request.logprobs), bool(request.stream),
                         bool(options and options.include_usage), bool(request.return_token_ids),
-                        bool(request.return_token_timestamps), scored)
+                        bool(request.return_token_timestamps), scored,
+                        bool(options and options.continuous_usage_stats))
 
     def submission(self, request: ChatRequest, prompt: np.ndarray, limit: int,
                    seed: int) -> Submission:

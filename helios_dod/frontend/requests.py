@@ -122,6 +122,7 @@ class StreamOptions(Strict):
     """Options of a streamed answer."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: usage so far on every chunk
     include_obfuscation: bool | None = None
 
 
@@ -265,6 +266,11 @@ def check_observation(request: ChatRequest) -> None:
     if request.return_token_timestamps and not request.return_token_ids:
         raise RequestError("'return_token_timestamps' requires 'return_token_ids' to be true.",
                            "return_token_timestamps", "invalid_value")
+    options = request.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        raise RequestError(
+            "'stream_options.continuous_usage_stats' requires 'include_usage' to be true.",
+            "stream_options.continuous_usage_stats", "invalid_value")
     if request.prompt_logprobs:
         raise RequestError(
             "'prompt_logprobs' must be 0: the prompt's own tokens are scored, alternatives are not "

@@ -48,6 +48,12 @@ def prompt_ids(prepared: Prepared) -> bytes:
     return b',"prompt_token_ids":%b' % as_json(lists[0] if len(lists) == 1 else lists)
 
 
+def running_usage(prepared: Prepared, generated: int) -> bytes:
+    """Usage so far, behind a comma; what was cached is told at the end."""
+    return b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+        prepared.prompt_count, generated, prepared.prompt_count + generated)
+
+
 def observed_fields(token: int, completed_ns: int, timed: bool) -> bytes:
     """A choice's observation of one token, behind a comma."""
     fields = b',"token_ids":[%d]' % token
@@ -59,17 +65,19 @@ class ChunkForm:
 
     def __init__(self, head: bytes, index: int, usage: bool) -> None:
         """head: `"id":...,"created":...,"model":...`. usage: chunks carry "usage":null."""
-        self.usage = b',"usage":null' if usage else b""
-        tail = self.usage + b"}\n\n"
         self.before = (
             b'data: {"object":"chat.completion.chunk",%b,"choices":[{"index":%d,"delta":'
             % (head, index))
         self.text = self.before + b'{"content":"'
-        self.after_text = b'"},"logprobs":null,"finish_reason":null}]' + tail
-        self.tail = tail
         self.empty = self.before + b'{},"logprobs":null,"finish_reason":null'
         self.reasoning = self.before + b'{"reasoning_content":"'
-        self.after_call = b']},"logprobs":null,"finish_reason":null}]' + tail
+        self.set_usage(b',"usage":null' if usage else b"")
+
+    def set_usage(self, usage: bytes) -> None:
+        """What every chunk says of usage, behind a comma."""
+        self.usage, self.tail = usage, usage + b"}\n\n"
+        self.after_text = b'"},"logprobs":null,"finish_reason":null}]' + self.tail
+        self.after_call = b']},"logprobs":null,"finish_reason":null}]' + self.tail
 
     def call_before(self, index: int) -> bytes:
         """The beginning of a chunk of call `index`."""
@@ -84,6 +92,16 @@ class ChatScript:
         self.usage = prepared.include_usage
         self.forms = [ChunkForm(head, index, self.usage)
                       for index in range(len(prepared.submissions))]
+        self.generated = 0
+        if prepared.counted:
+            self.count(0)
+
+    def count(self, tokens: int) -> None:
+        """Tells usage so far from now on."""
+        self.generated += tokens
+        usage = running_usage(self.prepared, self.generated)
+        for form in self.forms:
+            form.set_usage(usage)
 
     def begin(self) -> bytes:
         """Every choice's role; the prompt's ids go with the first."""
@@ -121,7 +139,11 @@ class ChatScript:
         return form.call_before(event.index) + fields + form.after_call
 
     def observed(self, index: int, token: int, completed_ns: int) -> bytes:
-        """An empty delta with the token's id."""
+        """An empty delta with the token's id, if ids are asked for."""
+        if self.prepared.counted:
+            self.count(1)
+        if not self.prepared.observed:
+            return b""
         form = self.forms[index]
         fields = observed_fields(token, completed_ns, self.prepared.timed)
         return form.empty + fields + b"}]" + form.tail

@@ -15,6 +15,7 @@ from helios_dod.server.chat import (
     observations,
     observed_fields,
     prompt_ids,
+    running_usage,
     usage_of,
 )
 from helios_dod.server.chunks import (
@@ -76,13 +77,20 @@ class CompletionScript:
         self.echoes = echoes
         self.offsets = [characters(echo) for echo in echoes]  # of the text behind what was scored
         self.usage = prepared.include_usage
-        self.tail = (b',"usage":null' if self.usage else b"") + b"}\n\n"
+        self.generated = 0
+        self.set_usage(b',"usage":null' if self.usage else b"")
+        if prepared.counted:
+            self.set_usage(running_usage(prepared, 0))
         count = len(prepared.submissions)
         self.before = [b'data: {"object":"text_completion",%b,"choices":[{"index":%d,"text":"'
                        % (head, index) for index in range(count)]
-        self.after = b'","logprobs":null,"finish_reason":null}]' + self.tail
         self.silent = request.max_tokens == 0
         self.waits = bool(request.echo and prepared.logprobs)  # the echo goes with its scores
+
+    def set_usage(self, usage: bytes) -> None:
+        """What every chunk says of usage, behind a comma."""
+        self.tail = usage + b"}\n\n"
+        self.after = b'","logprobs":null,"finish_reason":null}]' + self.tail
 
     def begin(self) -> bytes:
         """What is echoed; the prompt's ids go with the first chunk."""
@@ -113,8 +121,13 @@ class CompletionScript:
         raise AssertionError("completion: its output is not parsed")
 
     def observed(self, index: int, token: int, completed_ns: int) -> bytes:
-        """No text, with the token's id."""
+        """No text, with the token's id, if ids are asked for."""
         if self.silent:
+            return b""
+        if self.prepared.counted:
+            self.generated += 1
+            self.set_usage(running_usage(self.prepared, self.generated))
+        if not self.prepared.observed:
             return b""
         return b'%b","logprobs":null,"finish_reason":null%b}]%b' % (
             self.before[index], observed_fields(token, completed_ns, self.prepared.timed),

@@ -105,7 +105,7 @@ class Generator:
             raise
         exchange.notes.update(id=id, prompt_tokens=prepared.prompt_count)
         choices = self.bridge.submit(permits, prepared.submissions, answer, prepared.readings,
-                                     prepared.observed)
+                                     prepared.observed or prepared.counted)
         return await self.respond(answer, choices, exchange)
 
     def claim(self, count: int) -> list[int]:
