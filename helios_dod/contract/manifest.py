@@ -42,6 +42,7 @@ COMPLETION_SHAPES: dict[int, tuple[int, tuple[tuple[int, int | None], ...]]] = {
 }
 COMPLETION_REQUIRED = range(wire.COMPLETION_SLOT, wire.COMPLETION_RESERVED + 1)
 GROUP_PAGES = (wire.PAGES, wire.WINDOWED_PAGES)  # axis 0 of the cache planes of each page group
+VERIFIED = ("adjust_logits", "sample", "advance")  # what stands behind a Verify
 WORD_COLUMNS = {wire.PANEL_Q4: 8, wire.PANEL_Q8: 4}  # columns of a stored 32-bit word
 ROLE_KINDS = {
     "read": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
@@ -73,6 +74,10 @@ def check_manifest(manifest: wire.ExecutionManifest) -> None:
         found = buffer_at(manifest, index, f"manifest.{name}")
         require(found.kind == wire.STAGING and found.dtype == wire.I32 and axes(found) == ((0, 1),),
                 f"manifest.{name}", "a STAGING buffer of one i32", describe_buffer(found))
+    if manifest.HasField("live_drawn"):
+        found = buffer_at(manifest, manifest.live_drawn, "manifest.live_drawn")
+        require(found.kind == wire.SCRATCH and found.dtype == wire.I32 and axes(found) == ((0, 1),),
+                "manifest.live_drawn", "a SCRATCH buffer of one i32", describe_buffer(found))
     facts: list[BufferFacts] = [
         (buffer.kind, buffer.dtype, row_elements(buffer)) for buffer in manifest.buffers]
     for i, body in enumerate(manifest.host_bodies):
@@ -230,6 +235,12 @@ def _check_body(
         if name is None:
             raise ContractError(f"{field}.operations[{i}]", "an operation", "none")
         part = getattr(operation, name)
+        if name == "verify":
+            _check_verified(body, i, f"{field}.operations[{i}].verify")
+        drawn = name == "draft" or (
+            name != "copy_state_rows" and getattr(part, "rows", 0) == wire.ROWS_DRAWN)
+        require(not drawn or manifest.HasField("live_drawn"), f"{field}.operations[{i}].{name}",
+                "manifest.live_drawn, which counts the rows", "none")
         for touch in OPERATIONS[name]:
             if touch.flag and not getattr(part, touch.flag):
                 continue
@@ -237,6 +248,14 @@ def _check_body(
             if expected:
                 got = describe_buffer(manifest.buffers[number]) if number >= 0 else "none"
                 raise ContractError(f"{field}.operations[{i}].{name}.{touch.field}", expected, got)
+
+
+def _check_verified(body: wire.HostBody, at: int, field: str) -> None:
+    """A Verify runs the three operations behind it."""
+    behind = [operation.WhichOneof("operation")
+              for operation in body.operations[at + 1 : at + 1 + len(VERIFIED)]]
+    require(behind == list(VERIFIED), field, f"{', '.join(VERIFIED)} behind it",
+            ", ".join(str(name) for name in behind) or "none")
 
 
 def _touch_problem(facts: list[BufferFacts], part: Any, touch: Touch) -> tuple[str, int]:

@@ -55,6 +55,11 @@ _DECLARED = {
     "advance": "index:sampled index:slot index:generation index:consumed index:query_length "
                "write:pending update:histogram update:generated index:limit index:minimum "
                "index:stop_tokens update:status",
+    "draft": "index:slot index:generation index:consumed index:query_start index:query_length "
+             "index:position index:pending index:candidate_tokens?has_candidates "
+             "index:candidate_count?has_candidates index:candidate_generation?has_candidates "
+             "index:candidate_endpoint?has_candidates update:rows update:drawn write:count",
+    "verify": "index:rows index:query_start index:query_length",
     "score": "read:logits index:target write:output",
     "recurrent_scan": "read:query read:key read:value read:gate weight:rate weight:bias "
                       "read:strength?has_strength update:state index:state_row index:query_start "

@@ -13,10 +13,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from helios_dod.contract.errors import ContractError
 
 # Enum fields whose zero says something: a constant axis, no scale, no minimum, no completion, an
-# address whose use is not said.
+# address whose use is not said, the rows that an operation always had.
 ZERO_MEANS_NONE = frozenset({
     "helios.Extent.symbol", "helios.Panel.scale", "helios.Panel.minimum",
-    "helios.Buffer.completion", "helios.CudaAddress.use",
+    "helios.Buffer.completion", "helios.CudaAddress.use", "helios.Rotary.rows",
+    "helios.CacheWrite.rows", "helios.Attention.rows", "helios.Sample.rows",
 })
 
 

@@ -58,6 +58,8 @@ def check_frontend(prepared: Prepared) -> None:
 
 
 def _for_cuda(opened: Checkpoint, options: Options, recipe: str | None) -> Prepared:
+    if options.widths:
+        raise PreparationError("option widths: speculative programs are for the host only")
     try:
         import triton  # noqa: F401
     except ImportError as error:

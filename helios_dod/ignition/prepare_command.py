@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests of one program at most (default: %(default)s)",
     )
+    add_speculation(parser)
     parser.add_argument(
         "--tool-syntax",
         metavar="NAME",
@@ -76,6 +77,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a core that is there")
 
 
+def add_speculation(parser: argparse.ArgumentParser) -> None:
+    """Which speculative programs are made."""
+    parser.add_argument(
+        "--speculative-widths",
+        type=width_list,
+        default=(),
+        metavar="W,W",
+        help="tokens that a request may emit in one program, 2 to 8 (default: one, no speculation)",
+    )
+    parser.add_argument(
+        "--draft-layers",
+        type=int,
+        default=4,
+        metavar="N",
+        help="first layers that draw the drafts of a speculative program (default: %(default)s)",
+    )
+
+
+def width_list(text: str) -> tuple[int, ...]:
+    """Numbers separated by commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
 def run(args: argparse.Namespace) -> int:
     """Prepares, signs with the user's key and accepts that namespace for this user."""
     from helios_dod.ignition.make_core import make_core
@@ -84,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     options = Options(
         served_id=args.served_id, lanes=args.lanes, context=args.context, cache=args.cache_dtype,
         tool_syntax=args.tool_syntax, reasoning_syntax=args.reasoning_syntax,
+        widths=args.speculative_widths, draft_layers=args.draft_layers,
     )
     make_core(
         args.checkpoint,

@@ -243,7 +243,8 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     context = choose_context(contract, options, pages)
     per_request = -(-context // page_tokens)
     lanes, packed = max(p.batch for p in loaded), max(p.packed for p in loaded)
-    scored = max((p.packed for p in loaded if p.operation == OP_SCORED_PREFILL), default=0)
+    whole = (OP_SCORED_PREFILL, OP_SPECULATIVE)  # logits of every packed row
+    scored = max((p.packed for p in loaded if p.operation in whole), default=0)
     state_rows = max(p.state_rows_per_request for p in loaded)
     geometry = Geometry(
         lanes=lanes, packed=packed, slots=slots,

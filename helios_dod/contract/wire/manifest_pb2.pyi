@@ -91,6 +91,7 @@ class RowDomain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROWS_PACKED: _ClassVar[RowDomain]
     ROWS_LANES: _ClassVar[RowDomain]
     ROWS_SAMPLED: _ClassVar[RowDomain]
+    ROWS_DRAWN: _ClassVar[RowDomain]
 
 class ActivationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -202,6 +203,7 @@ ROW_DOMAIN_UNSPECIFIED: RowDomain
 ROWS_PACKED: RowDomain
 ROWS_LANES: RowDomain
 ROWS_SAMPLED: RowDomain
+ROWS_DRAWN: RowDomain
 ACTIVATION_KIND_UNSPECIFIED: ActivationKind
 SILU: ActivationKind
 GELU_TANH: ActivationKind
@@ -398,23 +400,25 @@ class Product(_message.Message):
     def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., weight: _Optional[int] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., accumulate: _Optional[bool] = ...) -> None: ...
 
 class Rotary(_message.Message):
-    __slots__ = ("operand", "position", "frequencies", "kind", "head", "magnitude")
+    __slots__ = ("operand", "position", "frequencies", "kind", "head", "magnitude", "rows")
     OPERAND_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     FREQUENCIES_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     operand: Operand
     position: Operand
     frequencies: int
     kind: RotaryKind
     head: int
     magnitude: float
-    def __init__(self, operand: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., frequencies: _Optional[int] = ..., kind: _Optional[_Union[RotaryKind, str]] = ..., head: _Optional[int] = ..., magnitude: _Optional[float] = ...) -> None: ...
+    rows: RowDomain
+    def __init__(self, operand: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., frequencies: _Optional[int] = ..., kind: _Optional[_Union[RotaryKind, str]] = ..., head: _Optional[int] = ..., magnitude: _Optional[float] = ..., rows: _Optional[_Union[RowDomain, str]] = ...) -> None: ...
 
 class CacheWrite(_message.Message):
-    __slots__ = ("key", "value", "position", "lane", "slot", "table", "key_cache", "value_cache", "head")
+    __slots__ = ("key", "value", "position", "lane", "slot", "table", "key_cache", "value_cache", "head", "rows")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -424,6 +428,7 @@ class CacheWrite(_message.Message):
     KEY_CACHE_FIELD_NUMBER: _ClassVar[int]
     VALUE_CACHE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     key: Operand
     value: Operand
     position: Operand
@@ -433,10 +438,11 @@ class CacheWrite(_message.Message):
     key_cache: int
     value_cache: int
     head: int
-    def __init__(self, key: _Optional[_Union[Operand, _Mapping]] = ..., value: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., key_cache: _Optional[int] = ..., value_cache: _Optional[int] = ..., head: _Optional[int] = ...) -> None: ...
+    rows: RowDomain
+    def __init__(self, key: _Optional[_Union[Operand, _Mapping]] = ..., value: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., key_cache: _Optional[int] = ..., value_cache: _Optional[int] = ..., head: _Optional[int] = ..., rows: _Optional[_Union[RowDomain, str]] = ...) -> None: ...
 
 class Attention(_message.Message):
-    __slots__ = ("query", "output", "position", "lane", "slot", "table", "key_cache", "value_cache", "heads", "key_heads", "head", "scale", "window", "query_start", "query_length")
+    __slots__ = ("query", "output", "position", "lane", "slot", "table", "key_cache", "value_cache", "heads", "key_heads", "head", "scale", "window", "query_start", "query_length", "rows")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +458,7 @@ class Attention(_message.Message):
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     QUERY_START_FIELD_NUMBER: _ClassVar[int]
     QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     query: Operand
     output: Operand
     position: Operand
@@ -467,7 +474,8 @@ class Attention(_message.Message):
     window: int
     query_start: Operand
     query_length: Operand
-    def __init__(self, query: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., key_cache: _Optional[int] = ..., value_cache: _Optional[int] = ..., heads: _Optional[int] = ..., key_heads: _Optional[int] = ..., head: _Optional[int] = ..., scale: _Optional[float] = ..., window: _Optional[int] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+    rows: RowDomain
+    def __init__(self, query: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., lane: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., key_cache: _Optional[int] = ..., value_cache: _Optional[int] = ..., heads: _Optional[int] = ..., key_heads: _Optional[int] = ..., head: _Optional[int] = ..., scale: _Optional[float] = ..., window: _Optional[int] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[_Union[RowDomain, str]] = ...) -> None: ...
 
 class Activation(_message.Message):
     __slots__ = ("rows", "kind", "gate", "up", "has_up", "output")
@@ -532,7 +540,7 @@ class AdjustLogits(_message.Message):
     def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., histogram: _Optional[_Union[Operand, _Mapping]] = ..., repetition: _Optional[_Union[Operand, _Mapping]] = ..., presence: _Optional[_Union[Operand, _Mapping]] = ..., frequency: _Optional[_Union[Operand, _Mapping]] = ..., bias_tokens: _Optional[_Union[Operand, _Mapping]] = ..., bias_values: _Optional[_Union[Operand, _Mapping]] = ..., bias_count: _Optional[_Union[Operand, _Mapping]] = ..., stop_tokens: _Optional[_Union[Operand, _Mapping]] = ..., minimum: _Optional[_Union[Operand, _Mapping]] = ..., generated: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ..., mask: _Optional[_Union[Operand, _Mapping]] = ..., has_mask: _Optional[bool] = ...) -> None: ...
 
 class Sample(_message.Message):
-    __slots__ = ("logits", "slot", "temperature", "top_p", "min_p", "top_k", "seed", "position", "sample_row", "top_count", "output", "logprob", "top_tokens", "top_logprobs", "status")
+    __slots__ = ("logits", "slot", "temperature", "top_p", "min_p", "top_k", "seed", "position", "sample_row", "top_count", "output", "logprob", "top_tokens", "top_logprobs", "status", "rows")
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -548,6 +556,7 @@ class Sample(_message.Message):
     TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     logits: Operand
     slot: Operand
     temperature: Operand
@@ -563,7 +572,8 @@ class Sample(_message.Message):
     top_tokens: Operand
     top_logprobs: Operand
     status: Operand
-    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., temperature: _Optional[_Union[Operand, _Mapping]] = ..., top_p: _Optional[_Union[Operand, _Mapping]] = ..., min_p: _Optional[_Union[Operand, _Mapping]] = ..., top_k: _Optional[_Union[Operand, _Mapping]] = ..., seed: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., sample_row: _Optional[_Union[Operand, _Mapping]] = ..., top_count: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., logprob: _Optional[_Union[Operand, _Mapping]] = ..., top_tokens: _Optional[_Union[Operand, _Mapping]] = ..., top_logprobs: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+    rows: RowDomain
+    def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., temperature: _Optional[_Union[Operand, _Mapping]] = ..., top_p: _Optional[_Union[Operand, _Mapping]] = ..., min_p: _Optional[_Union[Operand, _Mapping]] = ..., top_k: _Optional[_Union[Operand, _Mapping]] = ..., seed: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., sample_row: _Optional[_Union[Operand, _Mapping]] = ..., top_count: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., logprob: _Optional[_Union[Operand, _Mapping]] = ..., top_tokens: _Optional[_Union[Operand, _Mapping]] = ..., top_logprobs: _Optional[_Union[Operand, _Mapping]] = ..., status: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[_Union[RowDomain, str]] = ...) -> None: ...
 
 class Advance(_message.Message):
     __slots__ = ("sampled", "slot", "generation", "consumed", "query_length", "pending", "histogram", "generated", "limit", "minimum", "stop_tokens", "status")
@@ -703,8 +713,54 @@ class CopyPartialPage(_message.Message):
     restore: bool
     def __init__(self, row: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., cache: _Optional[int] = ..., storage: _Optional[_Union[Operand, _Mapping]] = ..., restore: _Optional[bool] = ...) -> None: ...
 
+class Draft(_message.Message):
+    __slots__ = ("step", "slot", "generation", "consumed", "query_start", "query_length", "position", "pending", "has_candidates", "candidate_tokens", "candidate_count", "candidate_generation", "candidate_endpoint", "rows", "drawn", "count")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    QUERY_START_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    HAS_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    slot: Operand
+    generation: Operand
+    consumed: Operand
+    query_start: Operand
+    query_length: Operand
+    position: Operand
+    pending: Operand
+    has_candidates: bool
+    candidate_tokens: Operand
+    candidate_count: Operand
+    candidate_generation: Operand
+    candidate_endpoint: Operand
+    rows: Operand
+    drawn: Operand
+    count: Operand
+    def __init__(self, step: _Optional[int] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., generation: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., pending: _Optional[_Union[Operand, _Mapping]] = ..., has_candidates: _Optional[bool] = ..., candidate_tokens: _Optional[_Union[Operand, _Mapping]] = ..., candidate_count: _Optional[_Union[Operand, _Mapping]] = ..., candidate_generation: _Optional[_Union[Operand, _Mapping]] = ..., candidate_endpoint: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[_Union[Operand, _Mapping]] = ..., drawn: _Optional[_Union[Operand, _Mapping]] = ..., count: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class Verify(_message.Message):
+    __slots__ = ("rows", "query_start", "query_length")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_START_FIELD_NUMBER: _ClassVar[int]
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    rows: Operand
+    query_start: Operand
+    query_length: Operand
+    def __init__(self, rows: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
 class HostOperation(_message.Message):
-    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page")
+    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page", "draft", "verify")
     SCATTER_ROWS_FIELD_NUMBER: _ClassVar[int]
     FILL_ROWS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_PAGE_TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -726,6 +782,8 @@ class HostOperation(_message.Message):
     CAUSAL_CONVOLUTION_FIELD_NUMBER: _ClassVar[int]
     COPY_STATE_ROWS_FIELD_NUMBER: _ClassVar[int]
     COPY_PARTIAL_PAGE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
     scatter_rows: ScatterRows
     fill_rows: FillRows
     update_page_table: UpdatePageTable
@@ -747,7 +805,9 @@ class HostOperation(_message.Message):
     causal_convolution: CausalConvolution
     copy_state_rows: CopyStateRows
     copy_partial_page: CopyPartialPage
-    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ...) -> None: ...
+    draft: Draft
+    verify: Verify
+    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ...) -> None: ...
 
 class HostBody(_message.Message):
     __slots__ = ("operations",)
@@ -958,7 +1018,7 @@ class Program(_message.Message):
     def __init__(self, name: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., batch_capacity: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., token_capacity: _Optional[int] = ..., packed_token_capacity: _Optional[int] = ..., body: _Optional[int] = ..., cuda_body: _Optional[int] = ..., confidence_width: _Optional[int] = ..., tuned: _Optional[_Iterable[_Union[TunedInput, _Mapping]]] = ..., lane_limit: _Optional[int] = ...) -> None: ...
 
 class ExecutionManifest(_message.Message):
-    __slots__ = ("abi_version", "buffers", "host_bodies", "programs", "live_packed", "live_lanes", "live_sampled", "modules", "cuda_bodies", "tuning", "transport", "completion", "tables", "ranks", "proposal_confidence")
+    __slots__ = ("abi_version", "buffers", "host_bodies", "programs", "live_packed", "live_lanes", "live_sampled", "modules", "cuda_bodies", "tuning", "transport", "completion", "tables", "ranks", "proposal_confidence", "live_drawn")
     ABI_VERSION_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
     HOST_BODIES_FIELD_NUMBER: _ClassVar[int]
@@ -974,6 +1034,7 @@ class ExecutionManifest(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_DRAWN_FIELD_NUMBER: _ClassVar[int]
     abi_version: int
     buffers: _containers.RepeatedCompositeFieldContainer[Buffer]
     host_bodies: _containers.RepeatedCompositeFieldContainer[HostBody]
@@ -989,4 +1050,5 @@ class ExecutionManifest(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[StagingTable]
     ranks: _containers.RepeatedCompositeFieldContainer[RankResources]
     proposal_confidence: int
-    def __init__(self, abi_version: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., host_bodies: _Optional[_Iterable[_Union[HostBody, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., live_packed: _Optional[int] = ..., live_lanes: _Optional[int] = ..., live_sampled: _Optional[int] = ..., modules: _Optional[_Iterable[_Union[CudaModule, _Mapping]]] = ..., cuda_bodies: _Optional[_Iterable[_Union[CudaBody, _Mapping]]] = ..., tuning: _Optional[_Iterable[_Union[TuningGraph, _Mapping]]] = ..., transport: _Optional[_Union[Transport, _Mapping]] = ..., completion: _Optional[_Union[CompletionLayout, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[StagingTable, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankResources, _Mapping]]] = ..., proposal_confidence: _Optional[int] = ...) -> None: ...
+    live_drawn: int
+    def __init__(self, abi_version: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., host_bodies: _Optional[_Iterable[_Union[HostBody, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., live_packed: _Optional[int] = ..., live_lanes: _Optional[int] = ..., live_sampled: _Optional[int] = ..., modules: _Optional[_Iterable[_Union[CudaModule, _Mapping]]] = ..., cuda_bodies: _Optional[_Iterable[_Union[CudaBody, _Mapping]]] = ..., tuning: _Optional[_Iterable[_Union[TuningGraph, _Mapping]]] = ..., transport: _Optional[_Union[Transport, _Mapping]] = ..., completion: _Optional[_Union[CompletionLayout, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[StagingTable, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankResources, _Mapping]]] = ..., proposal_confidence: _Optional[int] = ..., live_drawn: _Optional[int] = ...) -> None: ...

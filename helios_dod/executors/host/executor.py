@@ -81,8 +81,10 @@ class HostExecutor:
                     (run.LIVE_PACKED, manifest.live_packed),
                     (run.LIVE_LANES, manifest.live_lanes),
                     (run.LIVE_SAMPLED, manifest.live_sampled),
+                    (run.LIVE_DRAWN, manifest.live_drawn),
                 ):
-                    entry[word] = planner.buffer(index).address[frame]
+                    if word != run.LIVE_DRAWN or manifest.HasField("live_drawn"):
+                        entry[word] = planner.buffer(index).address[frame]
                 steps.append(own + [sum(map(len, tables)), 0])
                 tables.append(table)
         self._operations, self._steps = np.concatenate(tables), np.concatenate(steps)

@@ -18,7 +18,8 @@ from helios_dod.executors.host.microkernels import variant_of
 from helios_dod.executors.host.recurrence import STRENGTH_SIGMOID, STRENGTH_STEP
 
 WORDS = 48
-PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
+PACKED, LANES, SAMPLED, DRAWN = 1, 2, 3, 4  # proto RowDomain
+VERIFIED = 3  # operations behind a VERIFY that belong to it
 
 # Kinds: the field numbers of proto HostOperation.
 (
@@ -43,7 +44,9 @@ PACKED, LANES, SAMPLED = 1, 2, 3  # proto RowDomain
     CAUSAL_CONVOLUTION,
     COPY_STATE_ROWS,
     COPY_PARTIAL_PAGE,
-) = range(1, 22)
+    DRAFT,
+    VERIFY,
+) = range(1, 24)
 # Operations on rows alone: those of one domain that follow each other make one step.
 ROW_LOCAL = {
     SCATTER_ROWS,
@@ -216,7 +219,7 @@ class Planner:
                 f"{self._width(op.operand)} columns"
             )
         self.rotary_count = max(self.rotary_count, count)
-        return PACKED, [
+        return op.rows or PACKED, [
             *self._operands(op, "operand position"),
             self._address(op.frequencies),
             count,
@@ -247,7 +250,7 @@ class Planner:
 
     def _cache_write(self, op: Any) -> tuple[int, list[int]]:
         keys, values = self._cache_pair(op)
-        return PACKED, [
+        return op.rows or PACKED, [
             *self._operands(op, "key value position lane slot table"),
             keys.address[0],
             values.address[0],
@@ -264,7 +267,7 @@ class Planner:
                 f"attention: {op.heads} heads over {op.key_heads}, cache {keys.shape}"
             )
         self.scratch_heads.add((op.heads // op.key_heads, op.head))
-        return PACKED, [
+        return op.rows or PACKED, [
             *self._operands(op, "query output position lane slot table"),
             keys.address[0],
             values.address[0],
@@ -315,7 +318,7 @@ class Planner:
             "logits slot temperature top_p min_p top_k seed position sample_row top_count output "
             "logprob top_tokens top_logprobs status"
         )
-        return SAMPLED, [*self._operands(op, names), self._vocabulary(op.logits)]
+        return op.rows or SAMPLED, [*self._operands(op, names), self._vocabulary(op.logits)]
 
     def _advance(self, op: Any) -> tuple[int, list[int]]:
         names = (
@@ -342,6 +345,23 @@ class Planner:
             column("cursor"),
             column("reserved"),
         ]
+
+    def _draft(self, op: Any) -> tuple[int, list[int]]:
+        copied = "candidate_tokens candidate_count candidate_generation candidate_endpoint"
+        columns = self.memory.world[0]["completions"]
+        return LANES, [
+            op.step,
+            int(op.has_candidates),
+            *self._operands(
+                op, "slot generation consumed query_start query_length position pending"),
+            *(self._operands(op, copied) if op.has_candidates else [0] * 8),
+            *self._operands(op, "rows drawn count"),
+            *(int(columns[name].ctypes.data + self.frame * columns[name].strides[0])
+              for name in ("aggregate", "agreement")),
+        ]
+
+    def _verify(self, op: Any) -> tuple[int, list[int]]:
+        return LANES, self._operands(op, "rows query_start query_length")
 
     def _score(self, op: Any) -> tuple[int, list[int]]:
         return PACKED, [*self._operands(op, "logits target output"), self._vocabulary(op.logits)]
@@ -406,7 +426,8 @@ def steps_of(table: np.ndarray) -> np.ndarray:
     steps: list[list[int]] = []
     for i, here in enumerate(table):
         before = table[i - 1]
-        if (
+        verified = steps and table[steps[-1][0], 0] == VERIFY and steps[-1][1] <= VERIFIED
+        if verified or (
             steps
             and here[0] in ROW_LOCAL
             and before[0] in ROW_LOCAL | {SELECT_ROWS}

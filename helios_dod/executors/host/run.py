@@ -9,8 +9,8 @@ publishes its sequence and signals the eventfd: all results are visible before.
 
 import numpy as np
 
+from helios_dod.executors.host import commit, plan, recurrence, rounds, rows, sampling
 from helios_dod.executors.host import memory as m
-from helios_dod.executors.host import plan, recurrence, rows, sampling
 from helios_dod.executors.host.attention import attention, attention_chunks, cache_write
 from helios_dod.executors.host.chunks import CLAIM, LINE, SHIFT, next_chunk
 from helios_dod.executors.host.products import product, product_chunks
@@ -21,7 +21,7 @@ WAKE, DONE, THREADS, NEXT_STEP = LINE * 7, LINE * 8, LINE * 9, LINE * 10
 CONTROL_WORDS = LINE * 11  # behind them: a counter for each attention item in segments
 QUEUE = 4  # submissions that may wait or run
 # Words of a queue entry. STEP: number of its first step, counted over all programs.
-FIRST, COUNT, LIVE_PACKED, LIVE_LANES, LIVE_SAMPLED, SEQUENCE, STEP = range(7)
+FIRST, COUNT, LIVE_PACKED, LIVE_LANES, LIVE_SAMPLED, LIVE_DRAWN, SEQUENCE, STEP = range(8)
 QUEUE_WORDS = LINE
 SHARES = 4  # shares of rows a thread, where there are enough rows
 SPIN_PAUSES = 2_000  # some 20 us before a waiting thread offers its processor
@@ -132,7 +132,7 @@ def chunks_of(w, live, lanes, threads):
         return max(1, attention_chunks(w, lanes, threads))
     if kind == plan.COPY_PAGES:
         return max(1, w[7])
-    if kind == plan.ADVANCE or kind == plan.UPDATE_PAGE_TABLE:
+    if kind == plan.ADVANCE or kind == plan.UPDATE_PAGE_TABLE or kind == plan.DRAFT:
         return np.int64(1)
     return max(1, min(items_of(w, live), threads * SHARES))
 
@@ -146,14 +146,17 @@ def run_step(control, entry, operations, first, count, step, threads, scratch):
     live = lanes if domain == plan.LANES else sampled
     if domain == plan.PACKED:
         live = m.get_i32(entry[LIVE_PACKED])
-    total = chunks_of(w, live, lanes, threads)
+    elif domain == plan.DRAWN:
+        live = m.get_i32(entry[LIVE_DRAWN])
+    spans = live if domain == plan.DRAWN else lanes  # lanes of rows that attend
+    total = chunks_of(w, live, spans, threads)
     ends = step + 1 == entry[STEP] + entry[COUNT]
     sequence = entry[SEQUENCE]
     ran = 0
     if kind == plan.PRODUCT:
         ran = product(w, live, threads, control, step, total, scratch)
     elif kind == plan.ATTENTION:
-        ran = attention(w, lanes, threads, control, CONTROL_WORDS, step, total, scratch)
+        ran = attention(w, spans, threads, control, CONTROL_WORDS, step, total, scratch)
     elif kind == plan.COPY_PAGES:
         ran = copy_pages(w, control, step, total)
     else:
@@ -161,7 +164,12 @@ def run_step(control, entry, operations, first, count, step, threads, scratch):
         chunk = next_chunk(control, step, total)
         while chunk >= 0:
             if kind == plan.ADVANCE:
-                sampling.advance(w, lanes, sampled)
+                commit.advance(w, lanes, sampled)
+            elif kind == plan.DRAFT:
+                rounds.draft(w, lanes)
+            elif kind == plan.VERIFY:
+                rounds.verify(
+                    operations, first, live * chunk // total, live * (chunk + 1) // total, scratch)
             else:
                 low, high = live * chunk // total, live * (chunk + 1) // total
                 for i in range(first, first + count):

@@ -31,11 +31,6 @@ J_STATUS, J_VOCABULARY, J_STOP_COUNT, J_MASK = 26, 28, 29, 30
 S_LOGITS, S_SLOT, S_TEMPERATURE, S_TOP_P, S_MIN_P, S_TOP_K, S_SEED = 2, 4, 6, 8, 10, 12, 14
 S_POSITION, S_ROW, S_TOP_COUNT, S_OUTPUT, S_LOGPROB, S_TOP_TOKENS = 16, 18, 20, 22, 24, 26
 S_TOP_LOGPROBS, S_STATUS, S_VOCABULARY = 28, 30, 32
-A_SAMPLED, A_SLOT, A_GENERATION, A_CONSUMED, A_LENGTH, A_PENDING = 2, 4, 6, 8, 10, 12
-A_HISTOGRAM, A_GENERATED, A_LIMIT, A_MINIMUM, A_STOPS, A_STATUS = 14, 16, 18, 20, 22, 24
-A_STOP_COUNT, A_OUT_SLOT, A_OUT_GENERATION, A_OUT_STATUS, A_OUT_OFFERED = 26, 27, 28, 29, 30
-A_OUT_ACCEPTED, A_OUT_EMITTED, A_OUT_TOKENS, A_OUT_TOKENS_STRIDE = 31, 32, 33, 34
-A_OUT_ENDPOINT, A_OUT_CURSOR, A_OUT_RESERVED = 35, 36, 37
 L_LOGITS, L_TARGET, L_OUTPUT, L_VOCABULARY = 2, 4, 6, 8
 
 
@@ -366,27 +361,33 @@ def top_entries(w, i, x, wanted, offset):
 
 
 @kernel(boundscheck=False)
+def sample_row(w, i, report, scratch):
+    """One token of a row, -1 where its slot has ended; log-probabilities go to row `report`."""
+    count = w[S_VOCABULARY]
+    slot = m.get_i32(at(w, S_SLOT, i))
+    if m.get_i32(at(w, S_STATUS, slot)) != RUNNING:
+        m.put_i32(at(w, S_OUTPUT, i), -1)
+        return
+    x = at(w, S_LOGITS, i)
+    token = argmax(x, count)
+    top = m.get_f32(x + 4 * token)
+    temperature = m.get_f32(at(w, S_TEMPERATURE, slot))
+    if temperature > F0:
+        token = draw(w, i, slot, x, top, temperature, scratch)
+    m.put_i32(at(w, S_OUTPUT, i), token)
+    wanted = m.get_i32(at(w, S_TOP_COUNT, slot))
+    if wanted >= 0:
+        offset = top + np.log(sum_exponentials(x, count, top))
+        m.put_f32(at(w, S_LOGPROB, report), m.get_f32(x + 4 * token) - offset)
+        if wanted > 0:
+            top_entries(w, report, x, min(wanted, TOP_MAX, count), offset)
+
+
+@kernel(boundscheck=False)
 def sample(w, first, last, scratch):
     """One token a row; -1 for a row whose slot has ended."""
-    count = w[S_VOCABULARY]
     for i in range(first, last):
-        slot = m.get_i32(at(w, S_SLOT, i))
-        if m.get_i32(at(w, S_STATUS, slot)) != RUNNING:
-            m.put_i32(at(w, S_OUTPUT, i), -1)
-            continue
-        x = at(w, S_LOGITS, i)
-        token = argmax(x, count)
-        top = m.get_f32(x + 4 * token)
-        temperature = m.get_f32(at(w, S_TEMPERATURE, slot))
-        if temperature > F0:
-            token = draw(w, i, slot, x, top, temperature, scratch)
-        m.put_i32(at(w, S_OUTPUT, i), token)
-        wanted = m.get_i32(at(w, S_TOP_COUNT, slot))
-        if wanted >= 0:
-            offset = top + np.log(sum_exponentials(x, count, top))
-            m.put_f32(at(w, S_LOGPROB, i), m.get_f32(x + 4 * token) - offset)
-            if wanted > 0:
-                top_entries(w, i, x, min(wanted, TOP_MAX, count), offset)
+        sample_row(w, i, i, scratch)
 
 
 @kernel(boundscheck=False)
@@ -401,44 +402,3 @@ def score(w, first, last):
             offset = top + np.log(sum_exponentials(x, w[L_VOCABULARY], top))
             value = m.get_f32(x + 4 * target) - offset
         m.put_f32(at(w, L_OUTPUT, i), value)
-
-
-@kernel(boundscheck=False)
-def commit_token(w, slot, token):
-    """Pending token, histogram, count and status of a slot that emits `token`."""
-    m.put_i32(at(w, A_PENDING, slot), token)
-    word = at(w, A_HISTOGRAM, slot) + 4 * token
-    m.put_i32(word, m.get_i32(word) + 1)
-    generated = m.get_i32(at(w, A_GENERATED, slot)) + 1
-    m.put_i32(at(w, A_GENERATED, slot), generated)
-    stops = at(w, A_STOPS, slot)
-    ended = RUNNING
-    if generated >= m.get_i32(at(w, A_LIMIT, slot)):
-        ended = LIMIT
-    if generated > m.get_i32(at(w, A_MINIMUM, slot)):
-        for j in range(w[A_STOP_COUNT]):
-            if m.get_i32(stops + 4 * j) == token:
-                ended = EOS
-    m.put_i32(at(w, A_STATUS, slot), ended)
-
-
-@kernel(boundscheck=False)
-def advance(w, lanes, sampled):
-    """Commits the sampled tokens and writes the completion record of every live lane."""
-    for i in range(lanes):
-        slot = m.get_i32(at(w, A_SLOT, i))
-        emitted, token = np.int64(0), np.int64(-1)
-        if i < sampled and m.get_i32(at(w, A_STATUS, slot)) == RUNNING:
-            emitted, token = np.int64(1), m.get_i32(at(w, A_SAMPLED, i))
-            commit_token(w, slot, token)
-        m.put_i32(w[A_OUT_SLOT] + 4 * i, slot)
-        m.put_i32(w[A_OUT_GENERATION] + 4 * i, m.get_i32(at(w, A_GENERATION, i)))
-        m.put_i32(w[A_OUT_STATUS] + 4 * i, m.get_i32(at(w, A_STATUS, slot)))
-        m.put_i32(w[A_OUT_OFFERED] + 4 * i, 0)
-        m.put_i32(w[A_OUT_ACCEPTED] + 4 * i, 0)
-        m.put_i32(w[A_OUT_EMITTED] + 4 * i, emitted)
-        m.put_i32(w[A_OUT_TOKENS] + i * w[A_OUT_TOKENS_STRIDE], token)
-        endpoint = m.get_i32(at(w, A_CONSUMED, i)) + m.get_i32(at(w, A_LENGTH, i))
-        m.put_i32(w[A_OUT_ENDPOINT] + 4 * i, endpoint)
-        m.put_i32(w[A_OUT_CURSOR] + 4 * i, -1)
-        m.put_i32(w[A_OUT_RESERVED] + 4 * i, -1)

@@ -20,6 +20,24 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Rows that go through layers, and where each of them stands."""
+
+    rows: wire.RowDomain
+    hidden: Handle
+    position: wire.Operand
+    lane: wire.Operand
+    slot: wire.Operand
+    query_start: wire.Operand
+    query_length: wire.Operand
+
+    @property
+    def domain(self) -> wire.RowDomain | None:
+        """The domain as operations on packed rows take it, which need not say so."""
+        return None if self.rows == wire.ROWS_PACKED else self.rows
+
+
+@dataclass(frozen=True)
 class AttentionBuffers:
     """Scratch rows of packed tokens, and the cache planes of every layer.
 
@@ -82,10 +100,19 @@ class AttentionBuffers:
         """Cache buffers of a layer."""
         return self.keys[layer].index, self.values[layer].index
 
-    def attend(self, layer: int, window: int) -> tuple[wire.CacheWrite, wire.Attention]:
+    @property
+    def packed(self) -> Place:
+        """The packed rows of all lanes, as the host places them."""
+        staged = self.shared.staged
+        return Place(wire.ROWS_PACKED, self.hidden, *(staged[name].whole for name in (
+            "position", "lane", "slot", "query_start", "query_length")))
+
+    def attend(
+        self, layer: int, window: int, stand: Place | None = None,
+    ) -> tuple[wire.CacheWrite, wire.Attention]:
         """Stores the rows' keys and values, then attends over each row's history."""
-        config, staged = self.config, self.shared.staged
-        place = {name: staged[name].whole for name in ("position", "lane", "slot")}
+        config, stand = self.config, stand or self.packed
+        place = {"position": stand.position, "lane": stand.lane, "slot": stand.slot}
         place["table"] = self.shared.state["page_table"].whole
         key_cache, value_cache = self.planes(layer)
         write = wire.CacheWrite(
@@ -94,6 +121,7 @@ class AttentionBuffers:
             key_cache=key_cache,
             value_cache=value_cache,
             head=config.head,
+            rows=stand.domain,
             **place,
         )
         attention = wire.Attention(
@@ -106,8 +134,9 @@ class AttentionBuffers:
             head=config.head,
             scale=config.head**-0.5,
             window=window,
-            query_start=staged["query_start"].whole,
-            query_length=staged["query_length"].whole,
+            query_start=stand.query_start,
+            query_length=stand.query_length,
+            rows=stand.domain,
             **place,
         )
         return write, attention

@@ -224,15 +224,17 @@ class Builder:
     def program(
         self, name: str, operation: wire.Operation, body: Body, number: int, *,
         batch: int, packed: int, live: Sequence[Handle], host_pending: Handle | None = None,
+        width: int = 1,
     ) -> None:
         """Adds a variant of a body, and its graph contract.
 
         live: staged counts that every program reads. host_pending: the staged buffer that holds
-        pending tokens, where the host owns them."""
+        pending tokens, where the host owns them. width: tokens of one lane; a speculative program
+        draws a draft less."""
         assert all(program.name != name for program in self.manifest.programs), name
         self.manifest.programs.append(wire.Program(
-            name=name, operation=operation, batch_capacity=batch, token_capacity=1,
-            packed_token_capacity=packed, body=number))
+            name=name, operation=operation, batch_capacity=batch, token_capacity=width,
+            draft_tokens=width - 1, packed_token_capacity=packed, body=number))
         graph = contract.GraphContract(program=name, operation=operation)
         accesses = dict.fromkeys((handle.index for handle in live), READ) | body.accesses()
         staged = [buffer for buffer in accesses if buffer in self.sources]

@@ -123,7 +123,9 @@ def declare_shared(builder: Builder, options: Options, vocabulary: int) -> Share
             name, wire.I32, (symbol(wire.UPDATES), columns), Source(value, contract.SCALAR)
         )
     declare_admission(builder, shared, vocabulary)
+    widest = max(options.widths, default=1)
     for name, field, dtype, columns in COMPLETIONS:
+        columns = widest if field == wire.COMPLETION_TOKENS else columns
         shape = (lanes, columns) if columns else (lanes,)
         shared.completion[name] = builder.buffer(
             f"completion_{name}", wire.COMPLETION, dtype, shape, completion=field
@@ -244,6 +246,7 @@ def serving_contract(
         pages=pages,
         snapshots=0,
         concurrency=options.lanes,
+        speculative_widths=sorted({1, *options.widths}) if options.widths else (),
         sampling=sampling_defaults(checkpoint, options),
         model=model,
     )

@@ -8,6 +8,7 @@ from helios_dod.ignition.checkpoints.checkpoint import GenerationDefaults
 from helios_dod.ignition.prepared import PreparationError
 
 PAGE_TOKENS = 16
+WIDTH_MAX = 8  # tokens of one round: what every size of engine but the smallest can take
 CACHE_TYPES = {"bf16": wire.BF16, "f32": wire.F32}
 
 
@@ -23,6 +24,8 @@ class Options:
     cache: str = "bf16"  # element type of the attention history, a key of CACHE_TYPES
     packed: tuple[int, ...] = (64, 128, 256, 512)  # token capacities of prefill and mixed programs
     scored: int = 64  # token capacity of scored prefill
+    widths: tuple[int, ...] = ()  # of speculative programs wider than one token; empty: none
+    draft_layers: int = 4  # first layers that draw drafts
     tool_syntax: str | None = None  # a name of the catalog, or none; None: as the template shows
     reasoning_syntax: str | None = None  # likewise
     output: OutputSyntax | None = None  # what these and the template come to; the recipe sets it
@@ -36,6 +39,12 @@ class Options:
         ):
             if value is not None and value < 1:
                 raise PreparationError(f"option {name}: expected at least 1, got {value}")
+        if any(not 2 <= width <= WIDTH_MAX for width in self.widths):
+            raise PreparationError(
+                f"option widths: expected 2 to {WIDTH_MAX}, got {self.widths}")
+        if self.draft_layers < 1:
+            raise PreparationError(
+                f"option draft_layers: expected at least 1, got {self.draft_layers}")
         if self.cache not in CACHE_TYPES:
             raise PreparationError(
                 f"option cache: expected one of {', '.join(CACHE_TYPES)}, got {self.cache}"

@@ -6,22 +6,30 @@ A recipe supplies what lies between token ids and logits; everything else is the
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
+from helios_dod.ignition.preparation.attention import Place
+from helios_dod.ignition.preparation.builder import Body, Builder, Handle, Source, symbol
 from helios_dod.ignition.preparation.contract import ADMISSION, Shared
 from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.prepared import PreparationError
 
 
 @dataclass(frozen=True)
 class TextModel:
     """A recipe's part of a program. `embed(body, ids)` fills the hidden rows of packed token ids;
     `layers(body, rows)` runs all layers over them and returns the buffer that then holds `rows`
-    (packed ones, or only sampled ones); `head(body, rows, source)` turns those into logits."""
+    (packed ones, or only sampled ones); `head(body, rows, source)` turns those into logits.
+    `draft(body, ids, place, count)` makes logits of other rows by the first `count` layers; they
+    pass through `drafted`."""
 
     logits: Handle  # F32 [LOGIT_ROWS, vocabulary]
     embed: Callable[[Body, wire.Operand], None]
     layers: Callable[[Body, wire.RowDomain], Handle]
     head: Callable[[Body, wire.RowDomain, Handle], None]
+    draft: Callable[[Body, wire.Operand, Place, int], None] | None = None
+    drafted: Handle | None = None  # F32 [LANES, hidden]
+    layer_count: int = 0
 
 
 class TextPrograms:
@@ -46,6 +54,8 @@ class TextPrograms:
         self._variants("decode_host", wire.DECODE, self._decode_host(), sizes,
                        self.shared.staged["pending_token"])
         self._by_tokens("mixed", wire.MIXED, self._mixed())
+        if self.options.widths:
+            Rounds(self).emit()
 
     def _by_tokens(self, name: str, operation: wire.Operation, body: Body) -> None:
         """Variants of a body by packed tokens."""
@@ -66,7 +76,7 @@ class TextPrograms:
         """Admission of new requests; of one with its prompt's histogram; and behind page copies."""
         rows = self.shared.admission_rows
         copies = wire.CopyPages(
-            count=self._staged("page_copy_count"), pairs=self._staged("page_copies"))
+            count=self.staged("page_copy_count"), pairs=self.staged("page_copies"))
         for name, operation, batch, first, histogram in (
                 ("initialize_histogram", wire.INITIALIZE, 1, [], True),
                 ("initialize", wire.INITIALIZE, rows, [], False),
@@ -74,110 +84,208 @@ class TextPrograms:
             body = Body()
             body.add(*first)
             self._admit(body, histogram)
-            self._advance(body)
+            self.advance(body, self.sampled)
             self._variants(name, operation, body, {"": (batch, batch)})
 
-    def _staged(self, name: str) -> wire.Operand:
+    def staged(self, name: str) -> wire.Operand:
         return self.shared.staged[name].whole
 
-    def _staged_all(self, names: str) -> dict[str, wire.Operand]:
-        return {name: self._staged(name) for name in names.split()}
+    def staged_all(self, names: str) -> dict[str, wire.Operand]:
+        return {name: self.staged(name) for name in names.split()}
 
-    def _state(self, name: str) -> wire.Operand:
+    def state(self, name: str) -> wire.Operand:
         return self.shared.state[name].whole
 
     def _state_all(self, names: str) -> dict[str, wire.Operand]:
-        return {name: self._state(name) for name in names.split()}
+        return {name: self.state(name) for name in names.split()}
 
     def _admit(self, body: Body, histogram: bool) -> None:
         """Staged admission rows into the state rows of each lane's slot."""
         for name in [entry[0] for entry in ADMISSION] + ["histogram"] * histogram:
             self._scatter(body, self.shared.admitted[name], name)
         body.add(wire.FillRows(
-            value=0, slot=self._staged("slot"), destination=self._state("status")))
+            value=0, slot=self.staged("slot"), destination=self.state("status")))
 
     def _scatter(self, body: Body, source: Handle, state: str) -> None:
         body.add(wire.ScatterRows(
-            source=source.whole, slot=self._staged("slot"), destination=self._state(state)))
+            source=source.whole, slot=self.staged("slot"), destination=self.state(state)))
 
-    def _begin(self) -> Body:
+    def begin(self) -> Body:
         """A body that starts with the page-table entries newly assigned."""
         body = Body()
         body.add(wire.UpdatePageTable(
-            count=self._staged("page_update_count"), updates=self._staged("page_updates"),
-            table=self._state("page_table")))
+            count=self.staged("page_update_count"), updates=self.staged("page_updates"),
+            table=self.state("page_table")))
         return body
 
     def _select_tokens(self, body: Body, staged: bool) -> wire.Operand:
         """Token ids of the packed rows: staged ones, pending ones where those are -1 or absent."""
         body.add(wire.SelectTokens(
-            staged=self._staged("token") if staged else None, has_staged=staged,
-            pending=self._state("pending"), slot=self._staged("slot"), lane=self._staged("lane"),
+            staged=self.staged("token") if staged else None, has_staged=staged,
+            pending=self.state("pending"), slot=self.staged("slot"), lane=self.staged("lane"),
             output=self.tokens.whole))
         return self.tokens.whole
 
-    def _forward(self, body: Body, ids: wire.Operand, rows: wire.RowDomain) -> Handle:
+    def forward(self, body: Body, ids: wire.Operand, rows: wire.RowDomain) -> Handle:
         """The buffer that holds `rows` behind all layers."""
         self.model.embed(body, ids)
         return self.model.layers(body, rows)
 
     def _generate(self, body: Body, ids: wire.Operand) -> Body:
         """All layers, logits of each sampling lane's last row, a token of each, the end."""
-        rows = wire.ROWS_SAMPLED
-        self.model.head(body, rows, self._forward(body, ids, rows))
-        logits, slot = self.model.logits.whole, self._staged("slot")
+        rows, slot = wire.ROWS_SAMPLED, self.staged("slot")
+        self.model.head(body, rows, self.forward(body, ids, rows))
+        body.add(
+            self.adjust(slot, self.staged("grammar_mask")),
+            self.sample(slot, self.staged("position"), self.staged("sample_row"),
+                        self.sampled.whole))
+        return self.advance(body, self.sampled)
+
+    def adjust(self, slot: wire.Operand, mask: wire.Operand | None = None) -> wire.AdjustLogits:
+        """Everything that changes logits before they are drawn from."""
+        return wire.AdjustLogits(
+            logits=self.model.logits.whole, slot=slot, mask=mask, has_mask=mask is not None,
+            **self._state_all(
+                "histogram repetition presence frequency bias_tokens bias_values bias_count "
+                "stop_tokens minimum generated status"))
+
+    def sample(self, slot: wire.Operand, position: wire.Operand, sample_row: wire.Operand,
+               output: wire.Operand, rows: wire.RowDomain | None = None) -> wire.Sample:
+        """A token of each row of logits."""
         reported = {name: self.shared.completion[name].whole
                     for name in ("logprob", "top_tokens", "top_logprobs")}
-        body.add(
-            wire.AdjustLogits(
-                logits=logits, slot=slot, mask=self._staged("grammar_mask"), has_mask=True,
-                **self._state_all(
-                    "histogram repetition presence frequency bias_tokens bias_values bias_count "
-                    "stop_tokens minimum generated status")),
-            wire.Sample(
-                logits=logits, slot=slot, **self._staged_all("position sample_row"),
-                **self._state_all("temperature top_p min_p top_k seed top_count status"),
-                output=self.sampled.whole, **reported))
-        return self._advance(body)
+        return wire.Sample(
+            logits=self.model.logits.whole, slot=slot, position=position, sample_row=sample_row,
+            **self._state_all("temperature top_p min_p top_k seed top_count status"),
+            output=output, rows=rows, **reported)
 
-    def _advance(self, body: Body) -> Body:
+    def advance(self, body: Body, sampled: Handle) -> Body:
         """What every program ends with: state of sampled lanes, completion records of all."""
         body.add(wire.Advance(
-            sampled=self.sampled.whole,
-            **self._staged_all("slot generation consumed query_length"),
+            sampled=sampled.whole,
+            **self.staged_all("slot generation consumed query_length"),
             **self._state_all("pending histogram generated limit minimum stop_tokens status")))
         return body
 
     def _prefill(self) -> Body:
-        return self._generate(self._begin(), self._staged("token"))
+        return self._generate(self.begin(), self.staged("token"))
 
     def _mixed(self) -> Body:
-        body = self._begin()
+        body = self.begin()
         return self._generate(body, self._select_tokens(body, staged=True))
 
     def _decode(self) -> Body:
-        body = self._begin()
+        body = self.begin()
         return self._generate(body, self._select_tokens(body, staged=False))
 
     def _decode_host(self) -> Body:
         """The host says which token each lane continues with; packed row r is lane r."""
-        return self._generate(self._begin(), self._staged("pending_token"))
+        return self._generate(self.begin(), self.staged("pending_token"))
 
     def _resume(self) -> Body:
         """History of known tokens; then the pending token and the count come from the host."""
-        body = self._begin()
-        self._forward(body, self._staged("token"), wire.ROWS_SAMPLED)
+        body = self.begin()
+        self.forward(body, self.staged("token"), wire.ROWS_SAMPLED)
         self._scatter(body, self.shared.staged["pending_token"], "pending")
         self._scatter(body, self.shared.staged["generated_count"], "generated")
-        return self._advance(body)
+        return self.advance(body, self.sampled)
 
     def _scored(self) -> Body:
         """Log-probability of each row's target token; nothing is sampled."""
-        body, rows = self._begin(), wire.ROWS_PACKED
-        self.model.head(body, rows, self._forward(body, self._staged("token"), rows))
-        body.add(wire.Score(logits=self.model.logits.whole, target=self._staged("target_token"),
+        body, rows = self.begin(), wire.ROWS_PACKED
+        self.model.head(body, rows, self.forward(body, self.staged("token"), rows))
+        body.add(wire.Score(logits=self.model.logits.whole, target=self.staged("target_token"),
                             output=self.shared.completion["scores"].whole))
-        return self._advance(body)
+        return self.advance(body, self.sampled)
+
+
+class Rounds:
+    """Speculative programs: drafts by the model's own first layers and head, or copied ones;
+    verification and commit by the whole model, all in one body."""
+
+    def __init__(self, programs: TextPrograms) -> None:
+        self.programs, self.builder = programs, programs.builder
+        self.lanes, self.packed = symbol(wire.LANES), symbol(wire.PACKED)
+        # Columns as proto Draft has them.
+        self.rows = self._scratch("target_rows", self.packed, 3)
+        self.drawn = self._scratch("drawn_lanes", self.lanes, 8)
+        self.count = self._scratch("drawn_count", 1)
+        self.tokens = self._scratch("target_tokens", self.packed)
+        self.builder.manifest.live_drawn = self.count.index
+
+    def _scratch(self, name: str, *shape: int | wire.Extent) -> Handle:
+        return self.builder.buffer(name, wire.SCRATCH, wire.I32, shape)
+
+    def _stage(self, name: str, value: contract.ValueSource, *columns: int) -> Handle:
+        return self.builder.staging(name, wire.I32, (self.lanes, *columns),
+                                    Source(value, contract.ACTIVE_ROW))
+
+    def emit(self) -> None:
+        """A variant of each width, and one of width one, by lanes."""
+        options, number_of = self.programs.options, self.builder.body
+        if options.draft_layers > self.programs.model.layer_count:
+            raise PreparationError(
+                f"option draft_layers: expected at most {self.programs.model.layer_count}, got "
+                f"{options.draft_layers}")
+        self.candidates = {
+            "candidate_count": self._stage("candidate_count", contract.CANDIDATE_COUNT),
+            "candidate_generation": self._stage(
+                "candidate_generation", contract.CANDIDATE_GENERATION),
+            "candidate_endpoint": self._stage("candidate_endpoint", contract.CANDIDATE_ENDPOINT)}
+        for width in sorted({1, *options.widths}):
+            body = self._round(width)
+            number = number_of(body)
+            for size in batches(options.lanes):
+                self.builder.program(
+                    f"speculative_{width}_{size}", wire.SPECULATIVE, body, number, batch=size,
+                    packed=size * width, live=self.programs.shared.live, width=width)
+
+    def _round(self, width: int) -> Body:
+        """One body: step after step of drafts, then all target rows at once."""
+        programs, body = self.programs, self.programs.begin()
+        copied = {}
+        if width > 1:
+            copied = {"candidate_tokens": self._stage(
+                f"candidate_tokens_{width - 1}", contract.CANDIDATE_TOKENS, width - 1)}
+            copied |= self.candidates
+        for step in range(width):
+            body.add(wire.Draft(
+                step=step, has_candidates=bool(copied),
+                **{name: handle.whole for name, handle in copied.items()},
+                **programs.staged_all(
+                    "slot generation consumed query_start query_length position"),
+                pending=programs.state("pending"), rows=self.rows.whole, drawn=self.drawn.whole,
+                count=self.count.whole))
+            if step + 1 < width:
+                self._draw(body)
+        packed = wire.ROWS_PACKED
+        programs.model.head(body, packed, programs.forward(body, self.rows.part(0, 1), packed))
+        return self._verify(body)
+
+    def _draw(self, body: Body) -> None:
+        """A draft of every lane that draws."""
+        programs, drawn = self.programs, wire.ROWS_DRAWN
+        column = {name: self.drawn.part(at, 1) for at, name in enumerate(
+            ("token", "position", "slot", "first", "length", "index", "one", "draft"))}
+        model = programs.model
+        assert model.draft is not None and model.drafted is not None
+        model.draft(
+            body, column["token"],
+            Place(drawn, model.drafted, column["position"], column["index"], column["slot"],
+                  column["index"], column["one"]),
+            programs.options.draft_layers)
+        body.add(programs.sample(column["slot"], column["position"], column["index"],
+                                 column["draft"], drawn))
+
+    def _verify(self, body: Body) -> Body:
+        """Tokens of the target rows, as far as the drafts are right, and the end."""
+        programs, slot = self.programs, self.rows.part(1, 1)
+        body.add(
+            wire.Verify(rows=self.rows.whole, **programs.staged_all("query_start query_length")),
+            programs.adjust(slot),
+            programs.sample(slot, programs.staged("position"), self.rows.part(2, 1),
+                            self.tokens.whole))
+        return programs.advance(body, self.tokens)
 
 
 def batches(lanes: int) -> list[int]:

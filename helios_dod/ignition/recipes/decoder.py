@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint, ModelConfig, RotaryScaling
-from helios_dod.ignition.preparation.attention import Stream, declare_attention, history_regions
+from helios_dod.ignition.preparation.attention import (
+    Place,
+    Stream,
+    declare_attention,
+    history_regions,
+)
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import Shared, declare_shared
 from helios_dod.ignition.preparation.finish import activation, finish
@@ -21,7 +26,6 @@ from helios_dod.ignition.prepared import PreparationError, Prepared
 
 NAME = "decoder"
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
-PACKED = wire.ROWS_PACKED
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,11 @@ class Decoder:
                                   ("activated", config.intermediate)))
         self.activation = activation(checkpoint, "silu")
 
-    def embed(self, body: Body, ids: wire.Operand) -> None:
+    def embed(self, body: Body, ids: wire.Operand, place: Place | None = None) -> None:
         """Rows of the embedding table."""
-        body.add(wire.Embed(rows=PACKED, index=ids, table=self.embedding.index,
-                            output=self.buffers.hidden.whole))
+        place = place or self.buffers.packed
+        body.add(wire.Embed(rows=place.rows, index=ids, table=self.embedding.index,
+                            output=place.hidden.whole))
 
     def normalise(self, body: Body, rows: wire.RowDomain, source: wire.Operand,
                   output: wire.Operand, weight: Handle, group: int = 0) -> None:
@@ -100,29 +105,40 @@ class Decoder:
     def run_layers(self, body: Body, rows: wire.RowDomain) -> Handle:
         """All layers, in place on the hidden rows; the buffer that holds `rows` of the last."""
         for number, layer in enumerate(self.layers):
-            self.run_attention(body, number, layer)
+            self.run_attention(body, number, layer, self.buffers.packed)
             stream = self.buffers.stream(body, number, rows)
             body.add(*layer.attention_output.apply(
                 stream.rows, stream.attended.whole, stream.hidden, accumulate=True))
             self.run_feed(body, layer, stream)
         return stream.hidden
 
-    def run_attention(self, body: Body, number: int, layer: Layer) -> None:
+    def draft(self, body: Body, ids: wire.Operand, place: Place, count: int) -> None:
+        """Logits of rows behind the first `count` layers; their history is that of all layers."""
+        self.embed(body, ids, place)
+        stream = Stream(place.rows, place.hidden, self.buffers.attended)
+        for number, layer in enumerate(self.layers[:count]):
+            self.run_attention(body, number, layer, place)
+            body.add(*layer.attention_output.apply(
+                stream.rows, stream.attended.whole, stream.hidden, accumulate=True))
+            self.run_feed(body, layer, stream)
+        self.head(body, place.rows, place.hidden)
+
+    def run_attention(self, body: Body, number: int, layer: Layer, place: Place) -> None:
         """The attention half of a layer, up to the attended values."""
-        buffers, head = self.buffers, self.config.head
+        buffers, head, rows = self.buffers, self.config.head, place.rows
         normed = buffers.normed.whole
-        self.normalise(body, PACKED, buffers.hidden.whole, normed, layer.attention_norm)
-        body.add(*layer.query_key_value.apply(PACKED, normed, buffers.query_key_value))
+        self.normalise(body, rows, place.hidden.whole, normed, layer.attention_norm)
+        body.add(*layer.query_key_value.apply(rows, normed, buffers.query_key_value))
         for part, weight in ((buffers.query, layer.query_norm), (buffers.key, layer.key_norm)):
             if weight is not None:
-                self.normalise(body, PACKED, part, part, weight, group=head)
+                self.normalise(body, rows, part, part, weight, group=head)
         kind = wire.INTERLEAVED if self.rotary.interleaved else wire.HALVES
         body.add(
             wire.Rotary(
-                operand=buffers.query_and_key, position=self.shared.staged["position"].whole,
+                operand=buffers.query_and_key, position=place.position, rows=place.domain,
                 frequencies=self.frequencies.index, kind=kind, head=head,
                 magnitude=self.rotary.magnitude),
-            *buffers.attend(number, layer.window))
+            *buffers.attend(number, layer.window, place))
 
     def run_feed(self, body: Body, layer: Layer, stream: Stream) -> None:
         """The feed-forward half of a layer."""
@@ -147,6 +163,8 @@ def prepare_decoder(checkpoint: Checkpoint, options: Options) -> Prepared:
     builder = Builder()
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
     decoder = Decoder(builder, shared, checkpoint, options)
-    model = TextModel(decoder.buffers.logits, decoder.embed, decoder.run_layers, decoder.head)
+    buffers = decoder.buffers
+    model = TextModel(buffers.logits, decoder.embed, decoder.run_layers, decoder.head,
+                      decoder.draft, buffers.selected, checkpoint.config.layers)
     TextPrograms(builder, shared, model, options).emit()
     return finish(builder, checkpoint, options, history_regions(decoder.buffers))

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
-from helios_dod.ignition.preparation.attention import declare_attention, history_regions
+from helios_dod.ignition.preparation.attention import (
+    Place,
+    Stream,
+    declare_attention,
+    history_regions,
+)
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import Shared, declare_shared
 from helios_dod.ignition.preparation.finish import activation, finish
@@ -88,13 +93,14 @@ class Gpt2:
             down=linear("down", config.hidden, config.intermediate),
         )
 
-    def embed(self, body: Body, ids: wire.Operand) -> None:
+    def embed(self, body: Body, ids: wire.Operand, place: Place | None = None) -> None:
         """Token rows plus position rows."""
-        hidden, position = self.buffers.hidden.whole, self.shared.staged["position"].whole
+        place = place or self.buffers.packed
+        hidden = place.hidden.whole
         body.add(
-            wire.Embed(rows=PACKED, index=ids, table=self.embedding.index, output=hidden),
-            wire.Embed(rows=PACKED, index=position, table=self.positions.index, output=hidden,
-                       accumulate=True))
+            wire.Embed(rows=place.rows, index=ids, table=self.embedding.index, output=hidden),
+            wire.Embed(rows=place.rows, index=place.position, table=self.positions.index,
+                       output=hidden, accumulate=True))
 
     def normalise(self, body: Body, rows: wire.RowDomain, source: Handle, output: Handle,
                   norm: Norm) -> None:
@@ -106,23 +112,40 @@ class Gpt2:
 
     def run_layers(self, body: Body, rows: wire.RowDomain) -> Handle:
         """All layers, in place on the hidden rows; the buffer that holds `rows` of the last."""
-        buffers = self.buffers
         for number, layer in enumerate(self.layers):
-            self.normalise(body, PACKED, buffers.hidden, buffers.normed, layer.attention_norm)
-            body.add(
-                *layer.query_key_value.apply(PACKED, buffers.normed.whole, buffers.query_key_value),
-                *buffers.attend(number, window=0))
-            stream = buffers.stream(body, number, rows)
-            body.add(*layer.attention_output.apply(
-                stream.rows, stream.attended.whole, stream.hidden, accumulate=True))
-            self.normalise(body, stream.rows, stream.hidden, buffers.normed, layer.feed_norm)
-            body.add(
-                *layer.up.apply(stream.rows, buffers.normed.whole, self.up),
-                wire.Activation(rows=stream.rows, kind=self.activation, gate=self.up.whole,
-                                output=self.activated.whole),
-                *layer.down.apply(
-                    stream.rows, self.activated.whole, stream.hidden, accumulate=True))
+            self.run_attention(body, number, layer, self.buffers.packed)
+            stream = self.buffers.stream(body, number, rows)
+            self.run_feed(body, layer, stream)
         return stream.hidden
+
+    def draft(self, body: Body, ids: wire.Operand, place: Place, count: int) -> None:
+        """Logits of rows behind the first `count` layers; their history is that of all layers."""
+        self.embed(body, ids, place)
+        for number, layer in enumerate(self.layers[:count]):
+            self.run_attention(body, number, layer, place)
+            self.run_feed(body, layer, Stream(place.rows, place.hidden, self.buffers.attended))
+        self.head(body, place.rows, place.hidden)
+
+    def run_attention(self, body: Body, number: int, layer: Layer, place: Place) -> None:
+        """The attention half of a layer, up to the attended values."""
+        buffers = self.buffers
+        self.normalise(body, place.rows, place.hidden, buffers.normed, layer.attention_norm)
+        body.add(
+            *layer.query_key_value.apply(
+                place.rows, buffers.normed.whole, buffers.query_key_value),
+            *buffers.attend(number, 0, place))
+
+    def run_feed(self, body: Body, layer: Layer, stream: Stream) -> None:
+        """What is behind a layer's attended values."""
+        buffers = self.buffers
+        body.add(*layer.attention_output.apply(
+            stream.rows, stream.attended.whole, stream.hidden, accumulate=True))
+        self.normalise(body, stream.rows, stream.hidden, buffers.normed, layer.feed_norm)
+        body.add(
+            *layer.up.apply(stream.rows, buffers.normed.whole, self.up),
+            wire.Activation(rows=stream.rows, kind=self.activation, gate=self.up.whole,
+                            output=self.activated.whole),
+            *layer.down.apply(stream.rows, self.activated.whole, stream.hidden, accumulate=True))
 
     def head(self, body: Body, rows: wire.RowDomain, source: Handle) -> None:
         """Final norm, in place, and logits."""
@@ -136,6 +159,8 @@ def prepare_gpt2(checkpoint: Checkpoint, options: Options) -> Prepared:
     builder = Builder()
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
     recipe = Gpt2(builder, shared, checkpoint, options)
-    model = TextModel(recipe.buffers.logits, recipe.embed, recipe.run_layers, recipe.head)
+    buffers = recipe.buffers
+    model = TextModel(buffers.logits, recipe.embed, recipe.run_layers, recipe.head, recipe.draft,
+                      buffers.selected, checkpoint.config.layers)
     TextPrograms(builder, shared, model, options).emit()
     return finish(builder, checkpoint, options, history_regions(recipe.buffers))
