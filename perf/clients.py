@@ -12,8 +12,10 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,24 @@ def with_schemathesis(url: str, model: str) -> str:
     return last[-1].split(",")[0] + ", no 500, no undocumented answer"
 
 
+def with_guidellm(url: str, model: str, tokenizer: str) -> str:
+    """A load generator: four streams, forty requests. tokenizer: a folder of the model's."""
+    command = Path(sys.executable).with_name("guidellm")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        done = subprocess.run(
+            [str(command), "run", "--backend", f"kind=openai_http,target={url},model={model}",
+             "--profile", "kind=concurrent,streams=4", "--constraint",
+             "kind=max_requests,count=40", "--tokenizer", f"kind=hf_auto,model={tokenizer}",
+             "--data", "kind=synthetic_text,prompt_tokens=32,output_tokens=16", "--output",
+             f"kind=json,path={report}", "--disable-progress"], capture_output=True, text=True)
+        assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
+        requests = json.loads(report.read_text())["benchmarks"][0]["requests"]
+    assert not requests["errored"], requests["errored"][0]["info"]["error"]
+    assert all(request["output_tokens"] == 16 for request in requests["successful"])
+    return f"{len(requests['successful'])} streamed requests, none failed"
+
+
 CLIENTS: dict[str, Callable[[str, str], str]] = {
     "openai": with_openai, "anthropic": with_anthropic, "litellm": with_litellm,
     "langchain-openai": with_langchain, "curl": with_curl, "schemathesis": with_schemathesis}
@@ -159,7 +179,10 @@ def main() -> int:
     parser.add_argument("--model", default="default")
     parser.add_argument("--only", action="append")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--tokenizer", help="a tokenizer's folder, for guidellm")
     args = parser.parse_args()
+    if args.tokenizer:
+        CLIENTS["guidellm"] = partial(with_guidellm, tokenizer=args.tokenizer)
     results: dict[str, Any] = {}
     for name, run in CLIENTS.items():
         if args.only and name not in args.only:

@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +16,14 @@ from helios_dod import edges
 from helios_dod.edges import Submission
 from helios_dod.frontend import text
 from helios_dod.frontend.preparation import Prepared
+from helios_dod.frontend.requests import RequestError
 from helios_dod.frontend.text import Detokeniser
 from helios_dod.limits import TEST_MIN
 from helios_dod.server.answers import Stream, Whole
 from helios_dod.server.bridge import Bridge
 from helios_dod.server.control import SharedMemory
-from helios_dod.server.errors import ApiError
+from helios_dod.server.errors import ApiError, InvalidRequest
+from helios_dod.server.generation import INLINE_BYTES, Generator
 from helios_dod.tables import service
 from helios_dod.terms import (
     EGRESS_FINISHED,
@@ -321,3 +326,46 @@ def test_whole_answer_fails_with_its_first_error() -> None:
         assert answer.done.done() and str(answer.error) == "first"
 
     in_loop(body)
+
+
+def test_preparation_slots_are_waited_for(bridge: Bridge) -> None:
+    """Of five requests two are prepared at a time; the others wait, and hold a permit each."""
+    together, most, waiting = 0, 0, threading.Lock()
+
+    class Endpoint:
+        prefix = "x-"
+
+        def decode(self, body: bytes) -> Any:
+            return SimpleNamespace(model="m", deadline_ms=None)
+
+        def prepare(self, request: Any, context: int) -> Prepared:
+            nonlocal together, most
+            with waiting:
+                together += 1
+                most = max(most, together)
+            time.sleep(0.05)
+            with waiting:
+                together -= 1
+            raise RequestError("refused", "x")
+
+    class Asked:
+        notes: dict[str, Any] = {}  # noqa: RUF012
+
+        async def body(self) -> bytes:
+            return b" " * (INLINE_BYTES + 1)
+
+    async def body() -> None:
+        preparer = SimpleNamespace(names={"m"})
+        endpoint: Any = Endpoint()
+        asked_of: Any = Asked()
+        generator = Generator(bridge, preparer, 100, PERMITS, slots=2)  # type: ignore[arg-type]
+        asked = [asyncio.create_task(generator.handle(endpoint, asked_of)) for _ in range(5)]
+        await asyncio.sleep(0.02)
+        assert service.permits_used(bridge.memory.control) == 5
+        for task in asked:
+            with pytest.raises(InvalidRequest):
+                await task
+        assert service.permits_used(bridge.memory.control) == 0
+
+    in_loop(body)
+    assert most == 2

@@ -43,6 +43,7 @@ def byte_count(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `helios serve`."""
+    parser.usage = "helios serve [options] [CORE]"
     parser.epilog = (
         "Every option may also stand in the file of --config under its long name, or in a variable "
         "such as HELIOS_SERVE_MAX_ACTIVE=32. The command line wins, then variables, then the file.")
