@@ -220,7 +220,9 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
         if parent == NO_ROW:
             continue
         (children if near[page] else behind)[parent] += 1
-        require(state[page] > PAGE_FETCHING or state[parent] <= PAGE_FETCHING,
+        # A copy to the device goes back when it ends, if that of the page before it failed.
+        coming = state[page] in (PAGE_RESTORING, PAGE_FETCHING)
+        require(coming or state[page] > PAGE_FETCHING or state[parent] <= PAGE_FETCHING,
                 f"pages[{page}] is on the device, the page before it is in state {state[parent]}")
     require(np.array_equal(children[shared], p["children"][:rows][shared]), "pages.children")
     require(np.array_equal(behind[shared], p["behind"][:rows][shared]), "pages.behind")
