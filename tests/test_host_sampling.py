@@ -9,6 +9,7 @@ from host_machine import Machine
 from helios_dod.contract.wire import manifest_pb2 as wire
 
 VOCABULARY, SLOTS = 1003, 16
+MASK_WORDS = -(-VOCABULARY // 32)
 NEUTRAL: dict[str, Any] = {
     "temperature": 0.0,
     "top_p": 1.0,
@@ -44,6 +45,7 @@ def declare(m: Machine) -> None:
     for name in ("slot", "generation", "consumed", "length", "row"):
         m.staging(name, wire.I32, (16,))
     m.staging("position", wire.I32, (256,))
+    m.staging("mask", wire.U32, (16, MASK_WORDS))
     m.state("logits", wire.F32, (16, VOCABULARY), wire.SCRATCH)
     m.state("sampled", wire.I32, (16,), wire.SCRATCH)
     for name in F32_STATE:
@@ -68,6 +70,8 @@ def program(m: Machine) -> None:
 
     m.program(
         wire.AdjustLogits(
+            mask=m.part("mask"),
+            has_mask=True,
             **same(
                 "logits",
                 "slot",
@@ -137,6 +141,7 @@ def neutral(machine: Machine) -> None:
     for name, value in NEUTRAL.items():
         machine.view(name)[:] = value
     machine.view("histogram")[:] = 0
+    machine.view("mask")[:] = 0xFFFFFFFF
     machine.view("slot")[:] = np.arange(15, -1, -1)
     machine.view("row")[:] = np.arange(16) * 2
     machine.view("position")[:] = np.arange(256)
@@ -193,6 +198,43 @@ def kept(x: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: flo
 def test_known_philox_words() -> None:
     """The published vector for counter and key zero: 6627e8d5 e169c58d."""
     assert philox(0, 0) == (0x6627E8D5E169C58D >> 11) * 2.0**-53
+
+
+def masked(m: Machine, share: float, seed: int) -> np.ndarray:
+    """Random masks, some words all set and some empty: which tokens each row allows."""
+    rng = np.random.default_rng(seed)
+    allowed = rng.random((16, 32 * MASK_WORDS)) < share
+    words = allowed.reshape(16, MASK_WORDS, 32)
+    words[:, ::5], words[:, 1::5] = False, True
+    m.view("mask")[:] = np.packbits(allowed, axis=1, bitorder="little").view(np.uint32)
+    return allowed[:, :VOCABULARY]
+
+
+def test_masks_come_before_everything_else(machine: Machine) -> None:
+    """The largest allowed logit, whatever penalties and biases make of the others."""
+    machine.view("repetition")[:] = 1.3
+    machine.view("histogram")[:] = 1
+    machine.view("bias_count")[:] = 1
+    machine.view("bias_tokens")[:, 0], machine.view("bias_values")[:, 0] = 7, 1000.0
+    for seed in range(6):
+        x, allowed = logits_of(seed), masked(machine, 0.3, seed)
+        adjusted = np.where(x > 0, x / np.float32(1.3), x * np.float32(1.3))
+        adjusted[:, 7] += 1000
+        wanted = np.where(allowed, adjusted, -np.inf).argmax(axis=1)
+        assert (run(machine, x) == wanted).all()
+
+
+def test_draws_stay_in_the_mask(machine: Machine) -> None:
+    machine.view("temperature")[:] = 2.0
+    machine.view("top_k")[:] = [0, 50, 2000, 1] * 4
+    machine.view("top_p")[:] = [1.0, 0.9] * 8
+    machine.view("top_count")[:] = 5
+    for seed in range(6):
+        machine.view("seed")[:] = np.arange(16) + 100 * seed
+        allowed = masked(machine, 0.02, seed)
+        tokens = run(machine, logits_of(seed))
+        assert allowed[np.arange(16), tokens].all()
+        assert np.isfinite(completions(machine)["logprob"][0][:16].view(np.float32)).all()
 
 
 def test_greedy_takes_the_lowest_of_ties(machine: Machine) -> None:
