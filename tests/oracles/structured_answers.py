@@ -25,7 +25,7 @@ from structured_schemas import chosen
 TOKENS = 512
 PLAIN = {"type": ["string", "number", "boolean", "null"], "maxLength": 12, "minimum": -999,
          "maximum": 999}
-SHOWN = 1500  # characters of a schema that the model is shown
+SHOWN = 400  # characters of a schema that the model is shown
 VALIDATORS = {"draft4": jsonschema.Draft4Validator, "draft6": jsonschema.Draft6Validator,
               "draft7": jsonschema.Draft7Validator,
               "draft2019-09": jsonschema.Draft201909Validator}
