@@ -246,7 +246,6 @@ class App:
             service["engine_state"] = ENGINE_FAILED
             if not get_cause(service):
                 set_cause(service, self.death)
-                print(f"helios: {self.death}; requests are answered 503", file=sys.stderr)
         if service["engine_failed_at_start"]:
             os.kill(int(service["parent_pid"]), signal.SIGTERM)  # nothing can ever be served
         if self.bridge is not None:

@@ -54,6 +54,7 @@ class Launch:
     wake_workers: list[int]
     engine_pid: int = 0
     restarts: int = 0  # of the engine
+    told: int = 0  # the engine whose end was printed
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
@@ -178,6 +179,9 @@ def look_after_engine(launch: Launch) -> None:
         return
     service["engine_state"] = ENGINE_FAILED
     if launch.restarts >= options.restarts:
+        if launch.told != launch.engine_pid:
+            launch.told = launch.engine_pid
+            print(f"helios: {get_cause(service)}; requests are answered 503", file=sys.stderr)
         return
     launch.restarts += 1
     service["engine_restarts"] = launch.restarts
