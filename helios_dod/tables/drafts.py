@@ -23,6 +23,7 @@ PRIOR_SHIFT = 4  # and 1/16 in what new slots begin with
 COST_SHIFT = 3
 COST_SURE = 2  # observations without which a cost is unknown: the first may be an outlier
 COST_MOST = 1 << 33  # ns; products of gain and cost stay below 2**63
+MARGIN_SHIFT = 3  # a wide round has to be worth an eighth more, or noise would choose it
 PROBE_SHARE = 64  # rounds whose cost is stale take at most this part of the time
 
 
@@ -178,7 +179,8 @@ def choose_round(world, lanes):
     that was observed longest ago is tried, so that a change is noticed."""
     programs, now = world[0].programs, world[0].clock.now_ns
     best, best_drawn, best_gain = base_program(world, lanes), 0, lanes * ONE
-    base = best
+    base, least = best, programs.cost_ns[best, 0]  # no wider round costs less, if it seems to
+    best_cost = least - (least >> MARGIN_SHIFT)
     if programs.observed_count[base, 0] < COST_SURE:
         return base, 0, 1
     for i in range(programs.round_count):
@@ -191,8 +193,9 @@ def choose_round(world, lanes):
                 if gain > lanes * ONE:
                     return row, drawn, 1
                 continue
-            if gain * programs.cost_ns[best, best_drawn] > best_gain * programs.cost_ns[row, drawn]:
-                best, best_drawn, best_gain = row, drawn, gain
+            cost = max(programs.cost_ns[row, drawn], least)
+            if gain * best_cost > best_gain * cost:
+                best, best_drawn, best_gain, best_cost = row, drawn, gain, cost
     oldest, oldest_drawn = stalest(world, lanes, base, best, best_drawn)
     if oldest != NO_ROW and now - programs.probed_ns > (
             PROBE_SHARE * programs.cost_ns[oldest, oldest_drawn]):
