@@ -57,7 +57,7 @@ def demand(world, tokens):
 
 
 @kernel
-def reclaim(world, tier):
+def drop_first(world, tier):
     """Drops the least recently released page of a tier that nothing is behind; False without one.
 
     One that a failed copy left in front of pages behind it goes to the end of the list."""
@@ -79,11 +79,43 @@ def reclaim(world, tier):
 
 
 @kernel
-def place_in(world, tier):
-    """A place of a tier, or NO_ROW."""
-    place = take_place(world, tier)
-    if place == NO_ROW and reclaim(world, tier):
-        place = take_place(world, tier)
+def disk_place(world):
+    """A place on disk, or NO_ROW."""
+    place = take_place(world, TIER_DISK)
+    if place == NO_ROW and drop_first(world, TIER_DISK):
+        place = take_place(world, TIER_DISK)
+    return place
+
+
+@kernel
+def hollow(world, page, place):
+    """Puts the row of a page, and nothing that it held, on disk: it has pages behind it there."""
+    pages = world[0].pages
+    pages.place[page] = place
+    pages.state[page] = PAGE_STORED
+    pages.lost[page] = 1
+    pages.epoch += 1
+    rest_page(world, page)
+
+
+@kernel
+def memory_place(world):
+    """A place in memory, or NO_ROW. A full memory drops its least recently released page rather
+    than wait for the disk."""
+    tiers, pages = world[0].tiers, world[0].pages
+    place = take_place(world, TIER_MEMORY)
+    page = tiers.oldest[TIER_MEMORY]
+    if place != NO_ROW or page == NO_ROW:
+        return place
+    below = NO_ROW
+    if pages.behind[page] > 0:
+        below = disk_place(world)
+    if below == NO_ROW:
+        return take_place(world, TIER_MEMORY) if drop_first(world, TIER_MEMORY) else NO_ROW
+    unlist_page(world, TIER_MEMORY, page)
+    place = pages.place[page]
+    hollow(world, page, below)
+    world[0].counters.pages_dropped_memory += 1
     return place
 
 
@@ -97,18 +129,14 @@ def drop_oldest(world):
     if pages.behind[page] == 0:
         evict_oldest(world)
         return True
-    place = place_in(world, TIER_DISK)
+    place = disk_place(world)
     if place == NO_ROW:
         return False
     unlist_evictable(world, page)
     child_goes(world, page)
     give_device_place(world, pages.place[page])
     pages.idle_count -= 1
-    pages.place[page] = place
-    pages.state[page] = PAGE_STORED
-    pages.lost[page] = 1
-    pages.epoch += 1
-    rest_page(world, page)
+    hollow(world, page, place)
     world[0].counters.pages_evicted += 1
     return True
 
@@ -120,7 +148,7 @@ def offload_oldest(world):
     pages, page = world[0].pages, world[0].pages.oldest
     if copy_room(world, QUEUE_MEMORY) == 0:
         return False
-    place = place_in(world, TIER_MEMORY)
+    place = memory_place(world)
     if place == NO_ROW:
         return drop_oldest(world)
     unlist_evictable(world, page)
@@ -137,7 +165,7 @@ def sink_oldest(world):
     page = tiers.oldest[TIER_MEMORY]
     if page == NO_ROW or copy_room(world, QUEUE_DISK) == 0:
         return False
-    place = place_in(world, TIER_DISK)
+    place = disk_place(world)
     if place == NO_ROW:
         return False
     unlist_page(world, TIER_MEMORY, page)
