@@ -154,4 +154,12 @@ LARGE = Limits(
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
     copies_max=1024, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
-SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE)}
+HUGE = Limits(
+    "HUGE", requests_max=8192, slots_max=4096, lanes_max=4096, packed_max=32_768, width_max=8,
+    pages_max=1_048_576, pages_per_request_max=2048, context_max=32_768, blocks_max=131_072,
+    programs_max=256, bindings_max=8192, staging_words_max=25_165_824, page_updates_max=32_768,
+    frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=32_768,
+    mask_words_max=8192, grammar_words_max=65_536,
+    copies_max=1024, vocabulary_max=524_288, piece_bytes_max=8_388_608,
+)
+SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE, HUGE)}

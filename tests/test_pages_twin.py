@@ -373,3 +373,15 @@ def test_tables_equal_their_twin(seed):
     both = Both(seed)
     for _ in range(400):
         both.step()
+
+
+def test_events_reach_every_state():
+    """The event lists put pages into every state and lose some, else the comparison is idle."""
+    seen, lost = set(), 0
+    for seed in range(100, 110):
+        both = Both(seed)
+        for _ in range(300):
+            both.step()
+            seen |= set(both.twin.state.values())
+            lost += len(both.twin.lost)
+    assert seen == set(NAMES.values()) and lost > 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
+from helios_dod.limits import HUGE, LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.terms import (
     OP_DECODE,
@@ -218,7 +218,7 @@ def choose_limits(name: str | None, geometry: Geometry, context: int, width: int
         "staging_words_max": words, "page_updates_max": geometry.updates,
         "mask_words_max": mask_words,
         "pages_max": geometry.pages + tier_pages if tier_pages else 0}
-    sizes = (SMALL, MEDIUM, LARGE) if name is None else (SIZES[name],)
+    sizes = (SMALL, MEDIUM, LARGE, HUGE) if name is None else (SIZES[name],)
     for size in sizes:
         short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
                  if need > getattr(size, field)]

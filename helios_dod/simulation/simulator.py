@@ -154,7 +154,8 @@ class Simulator:
                           history_drafting=self.drafting.history and bool(rounds))
         selection = choose(
             contract, PAGE_BYTES, lambda geometry: staging_layout(contract, geometry)[1], options)
-        self.world = boot(selection.limits)
+        self.limits = selection.limits
+        self.world = boot(self.limits)
         first = bind(self.world, contract, selection)
         self.strip = bool(seed % 2)
         install_pieces(self.world, *piece_table(), self.strip)
