@@ -137,6 +137,8 @@ class Twin:
         text = self.lists["device"][0]
         if len(self.queues[0]) == COPIES:
             return
+        if not self.free["memory"] and any(kind == "sink" for kind, _ in self.queues[1]):
+            return  # nothing is known of the disk's cost: it is waited for
         if not self.place("memory"):
             self.give_up(text)
             return

@@ -82,6 +82,24 @@ def throughput(options: argparse.Namespace) -> int:
     return 0
 
 
+def offload(options: argparse.Namespace) -> int:
+    """Prints the time to the first token of a prompt by where its pages are."""
+    from helios_dod.perf.offload import Load, run
+
+    result = run(options.core, Load(options.prompt, options.repeats), options.threads)
+    if options.json:
+        print(json.dumps({"machine": machine(), **result}))
+        return 0
+    print(f"first token of {result['prompt']} prompt tokens, {result['pages']} pages of "
+          f"{result['page_bytes']} bytes:")
+    for place in ("computed", "resident", "memory", "disk"):
+        part = result[place]
+        more = f"  {part['pages_restored']} pages restored, {part['us_a_page']} us a page" if (
+            "us_a_page" in part) else ""
+        print(f"    {place:10} {part['ms']:9.2f} ms{more}")
+    return 0
+
+
 def load(options: argparse.Namespace) -> int:
     """Prints how long a core takes to load, by phase."""
     from helios_dod.perf.load import run, start_times
@@ -150,6 +168,13 @@ def main() -> int:
     command.add_argument("--threads", type=int, default=0, help="executor threads (0: processors)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=throughput)
+    command = commands.add_parser("offload", help="first token by where a prompt's pages are")
+    command.add_argument("core", type=Path, help="a prepared core")
+    command.add_argument("--prompt", type=int, default=1000, help="tokens of the prompt")
+    command.add_argument("--repeats", type=int, default=7)
+    command.add_argument("--threads", type=int, default=0, help="executor threads (0: processors)")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(run=offload)
     command = commands.add_parser("load", help="time of loading a core, by phase")
     command.add_argument("core", type=Path, help="a prepared core")
     command.add_argument("--repeats", type=int, default=7)

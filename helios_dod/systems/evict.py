@@ -15,7 +15,7 @@ from helios_dod.tables.pages import (
     rest_page,
     unlist_evictable,
 )
-from helios_dod.tables.tiers import list_page, take_place, unlist_page
+from helios_dod.tables.tiers import cheaper, list_page, take_place, unlist_page
 from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_SINK,
@@ -99,9 +99,16 @@ def hollow(world, page, place):
 
 
 @kernel
+def disk_is_near(world):
+    """Shall a full memory wait for copies to disk? Not for a disk that is slower than computing."""
+    tiers = world[0].tiers
+    return (tiers.free_count[TIER_MEMORY] == 0 and world[0].copies.sinking_count > 0
+            and cheaper(world, tiers.stored_ns[TIER_DISK], tiers.stored_count[TIER_DISK]))
+
+
+@kernel
 def memory_place(world):
-    """A place in memory, or NO_ROW. A full memory drops its least recently released page rather
-    than wait for the disk."""
+    """A place in memory, or NO_ROW. A full memory drops its least recently released page."""
     tiers, pages = world[0].tiers, world[0].pages
     place = take_place(world, TIER_MEMORY)
     page = tiers.oldest[TIER_MEMORY]
@@ -146,7 +153,7 @@ def offload_oldest(world):
     """Starts the copy of the least recently released page of the device to memory, or drops it
     where memory is full of what is in use. False if it has to wait for a copy to end."""
     pages, page = world[0].pages, world[0].pages.oldest
-    if copy_room(world, QUEUE_MEMORY) == 0:
+    if copy_room(world, QUEUE_MEMORY) == 0 or disk_is_near(world):
         return False
     place = memory_place(world)
     if place == NO_ROW:
@@ -196,12 +203,12 @@ def evict(world):
             evict_oldest(world)
         return
     needed += ahead(pages.page_count, world[0].slots.live_count)
-    for _ in range(needed - pages.free_count - copies.leaving_count):
+    leaving = max(needed - pages.free_count - copies.leaving_count, 0)
+    if tiers.place_count[TIER_DISK] > 0:
+        kept = leaving + ahead(tiers.place_count[TIER_MEMORY], copies.kind.shape[1] // 2)
+        for _ in range(kept - tiers.free_count[TIER_MEMORY] - copies.sinking_count):
+            if not sink_oldest(world):
+                break
+    for _ in range(leaving):
         if pages.oldest == NO_ROW or not offload_oldest(world):
-            break
-    if tiers.place_count[TIER_DISK] == 0:
-        return
-    kept = ahead(tiers.place_count[TIER_MEMORY], copies.kind.shape[1] // 2)
-    for _ in range(kept - tiers.free_count[TIER_MEMORY] - copies.sinking_count):
-        if not sink_oldest(world):
-            break
+            return

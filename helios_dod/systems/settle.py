@@ -12,7 +12,7 @@ from helios_dod.tables.pages import (
     on_device,
     rest_page,
 )
-from helios_dod.tables.tiers import give_place, observe_restores
+from helios_dod.tables.tiers import give_place, observe_restores, observe_stores
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
@@ -132,7 +132,7 @@ def settle_copy(world, queue, k):
 
 @kernel
 def observe(world, queue, first, end):
-    """What the restores among some commands took, if all of them took the same time."""
+    """What some commands took, if all of them took the same time."""
     copies, now = world[0].copies, world[0].clock.now_ns
     began = max(copies.issued_ns[queue, first % copies.kind.shape[1]], copies.settled_ns[queue])
     share = (now - began) // (end - first)
@@ -142,6 +142,10 @@ def observe(world, queue, first, end):
             observe_restores(world, TIER_MEMORY, share, 1)
         elif kind == COPY_FETCH:
             observe_restores(world, TIER_DISK, share, 1)
+        elif kind == COPY_OFFLOAD:
+            observe_stores(world, TIER_MEMORY, share, 1)
+        else:
+            observe_stores(world, TIER_DISK, share, 1)
     copies.settled_ns[queue] = now
 
 
@@ -149,6 +153,7 @@ def observe(world, queue, first, end):
     reads="clock.now_ns copies.*",
     writes="copies.first copies.settled_ns copies.leaving_count copies.sinking_count "
            "tiers.free_count tiers.oldest tiers.newest tiers.restored_ns tiers.restored_count "
+           "tiers.stored_ns tiers.stored_count "
            "pages.* prefixes.page prefixes.tag counters.pages_offloaded counters.pages_stored "
            "counters.pages_restored_memory counters.pages_restored_disk counters.copies_failed",
 )

@@ -4,7 +4,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, i64, scalar, table
 from helios_dod.system import kernel
 
-OBSERVED_PAGES = 4096  # restores that a tier's mean looks back on
+OBSERVED_PAGES = 4096  # copies that a tier's means look back on
 OBSERVED_TOKENS = 65_536  # prefilled tokens that their mean looks back on
 PROBES = 64  # one of so many hits that computing seemed cheaper for is restored, to measure again
 
@@ -24,6 +24,8 @@ class Tiers:
     newest: i32
     restored_ns: i64  # what the newest restores took,
     restored_count: i64  # and how many pages they were
+    stored_ns: i64  # the same of copies to here
+    stored_count: i64
     refused_count: i64  # hits that computing was cheaper for
     prefill_ns: scalar(i64)  # what the newest prefills took,
     prefill_tokens: scalar(i64)  # and how many tokens they were
@@ -92,6 +94,17 @@ def observe_restores(world, tier, elapsed, count):
 
 
 @kernel
+def observe_stores(world, tier, elapsed, count):
+    """Adds what copying `count` pages to a tier took; old observations fade."""
+    tiers = world[0].tiers
+    if tiers.stored_count[tier] >= OBSERVED_PAGES:
+        tiers.stored_ns[tier] //= 2
+        tiers.stored_count[tier] //= 2
+    tiers.stored_ns[tier] += elapsed
+    tiers.stored_count[tier] += count
+
+
+@kernel
 def observe_prefill(world, elapsed, count):
     """Adds what prefilling `count` tokens took; old observations fade."""
     tiers = world[0].tiers
@@ -103,14 +116,21 @@ def observe_prefill(world, elapsed, count):
 
 
 @kernel
-def worthwhile(world, tier):
-    """Is restoring a page from a tier cheaper than computing it? Yes while a cost is unknown."""
+def cheaper(world, elapsed, count):
+    """Is a copy of a page, by such observations, cheaper than computing it? Yes while a cost is
+    unknown."""
     tiers = world[0].tiers
-    restored, tokens = tiers.restored_count[tier], tiers.prefill_tokens
-    if restored == 0 or tokens == 0:
+    if count == 0 or tiers.prefill_tokens == 0:
         return True
-    computing = tiers.prefill_ns * world[0].settings.page_tokens // tokens
-    if tiers.restored_ns[tier] // restored <= computing:
+    computing = tiers.prefill_ns * world[0].settings.page_tokens // tiers.prefill_tokens
+    return elapsed // count <= computing
+
+
+@kernel
+def worthwhile(world, tier):
+    """Shall a page be restored from a tier?"""
+    tiers = world[0].tiers
+    if cheaper(world, tiers.restored_ns[tier], tiers.restored_count[tier]):
         return True
     tiers.refused_count[tier] += 1
     return tiers.refused_count[tier] % PROBES == 0
