@@ -152,3 +152,33 @@ def test_a_shared_world_can_be_registered():
     assert harness.prefill({0: [1, 2, 3]})[0] >= 0
     assert os.eventfd_read(harness.executor.descriptor()) >= 1
     harness.close()
+
+
+def test_pages_go_to_pinned_memory_and_disk_and_come_back(pair):
+    """Each kind of copy by itself, while programs run: bytes arrive, ends come in order."""
+    device = pair[1]
+    device.admit(slot=2)
+    device.prefill({2: np.random.default_rng(6).integers(0, 5000, 60).tolist()})
+    executor, copies = device.executor, device.world[0]["copies"]
+    planes = executor.memory.paged()
+    page_bytes = sum(plane.row_bytes for plane in planes)
+    executor.back(4, mmap.mmap(-1, 4 * page_bytes))
+    page = int(device.buffer("page_table")[2, 0])
+
+    def held(at):
+        return b"".join(
+            executor.memory.read(executor.memory.buffers.index(plane))[
+                at * plane.row_bytes : (at + 1) * plane.row_bytes].tobytes() for plane in planes)
+
+    wanted, first = held(page), {0: 0, 1: 0}
+    for queue, kind, source, target in (
+            (0, 1, page, 3), (0, 2, 3, 7), (1, 3, 3, 2), (1, 4, 2, 9)):
+        number = first[queue]
+        copies["kind"][queue, number], copies["failed"][queue, number] = kind, 0
+        copies["source"][queue, number], copies["target"][queue, number] = source, target
+        executor.copy(queue, number, number + 1)
+        device.decode([2])
+        executor.drain()
+        first[queue] += 1
+        assert executor.copied(queue) == first[queue]
+    assert any(wanted) and held(7) == wanted and held(9) == wanted and held(page) == wanted

@@ -214,7 +214,7 @@ class Twin:
             self.free["disk"] += 1
             self.state[text] = "memory"
         elif kind in ("restoring", "fetching") and (failed or (
-                text[:-1] and self.state[text[:-1]] in ("memory", "sinking", "disk"))):
+                text[:-1] and self.state[text[:-1]] not in ("device", "leaving"))):
             self.free["device"] += 1
             self.state[text] = source
             self.gone(text)

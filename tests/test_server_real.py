@@ -253,6 +253,12 @@ def test_errors_a_person_can_act_on(core: Path, tmp_path: Path) -> None:
     assert "--max-active: 60 asked, 1 to 8 possible" in failing(
         str(core), "--max-active", "60", *port)
     assert "--cache-memory: 1 asked" in failing(str(core), "--cache-memory", "1", *port)
+    assert "--offload-memory: 1 asked" in failing(str(core), "--offload-memory", "1", *port)
+    assert "--offload-disk-size: 1048576 asked" in failing(
+        str(core), "--offload-disk-size", "1M", *port)
+    assert "--offload-disk: expected a folder" in failing(
+        str(core), "--offload-memory", "1M", "--offload-disk", str(tmp_path / "none"),
+        "--offload-disk-size", "1M", *port)
     assert "--context: 4096 asked, 1 to 512 possible" in failing(
         str(core), "--context", "4096", *port)
     assert "--context: 300 asked" in failing(

@@ -9,7 +9,7 @@ from helios_dod.tables.pages import (
     child_comes,
     child_goes,
     give_device_place,
-    on_device,
+    resident,
     rest_page,
 )
 from helios_dod.tables.tiers import give_place, observe_restores, observe_stores
@@ -72,7 +72,7 @@ def settle_restore(world, page, tier, source, target, failed):
         give_place(world, tier, source)
         return
     parent = pages.parent[page]
-    if failed or (parent != NO_ROW and not on_device(pages.state[parent])):
+    if failed or (parent != NO_ROW and not resident(pages.state[parent])):
         give_device_place(world, target)
         pages.state[page] = PAGE_OFFLOADED if tier == TIER_MEMORY else PAGE_STORED
         pages.place[page] = source
