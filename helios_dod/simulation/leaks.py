@@ -89,12 +89,18 @@ class Leaks(Simulator):
             self.phases[PHASES[int(self.world[0]["slots"]["state"][slot])] if held
                         else "ended"] += 1
 
-    def judge(self, live: Live, reason: int, count: int, bounds: tuple[int, int]) -> None:
-        """The oracle's judgement, and the permit back. Later requests begin like this one."""
-        super().judge(live, reason, count, bounds)
+    def judge(self, live: Live, reason: int, count: int, bounds: tuple[int, int],
+              which: int) -> None:
+        """The oracle's judgement. Later requests begin like this one."""
+        super().judge(live, reason, count, bounds, which)
         self.texts = [*self.texts[-3:], live.submission.prompt.tolist() + live.tokens[:40]]
         self.reasons[reason] += 1
-        self.give_back(self.permits.pop(live.submission.tag))
+
+    def read(self) -> None:
+        """The reader's events; a permit comes back with the last one of its request."""
+        super().read()
+        for tag in [tag for tag in self.permits if tag not in self.live]:
+            self.give_back(self.permits.pop(tag))
 
     def give_back(self, row: np.ndarray) -> None:
         """Returns a permit."""
