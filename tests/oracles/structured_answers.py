@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from structured_schemas import chosen
 
 TOKENS = 512
-PLAIN = {"type": ["string", "number", "boolean", "null"], "maxLength": 12, "minimum": -999,
+PLAIN = {"type": ["string", "integer", "boolean", "null"], "maxLength": 12, "minimum": -999,
          "maximum": 999}
 SHOWN = 400  # characters of a schema that the model is shown
 VALIDATORS = {"draft4": jsonschema.Draft4Validator, "draft6": jsonschema.Draft6Validator,
@@ -31,13 +31,14 @@ VALIDATORS = {"draft4": jsonschema.Draft4Validator, "draft6": jsonschema.Draft6V
               "draft2019-09": jsonschema.Draft201909Validator}
 PLACES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-COMBINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "required",
-            "unevaluatedProperties", "dependentSchemas", "dependencies", "dependentRequired")
+COMBINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "$ref",
+            "dependentSchemas", "dependencies", "dependentRequired")
+FREE = ("string", "integer", "boolean", "null", "array", "object")
 SINGLE = ("additionalProperties", "items", "additionalItems", "contains")
 
 
 def limited(schema: Any, beside: bool = False) -> Any:
-    """The schema with a bound wherever strings, arrays, numbers or objects have none.
+    """A narrower schema, with a bound wherever strings, arrays, numbers or objects have none.
 
     beside: another schema speaks of the same value, so that names of it are not known here."""
     if not isinstance(schema, dict):
@@ -56,40 +57,82 @@ def limited(schema: Any, beside: bool = False) -> Any:
             made[name] = limited(made[name])
     if "$ref" in made or "enum" in made or "const" in made:
         return made
-    kinds = made.get("type", ["string", "array", "object", "number"])
+    kinds = made.get("type", list(FREE))
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    if set(kinds) & {"number", "integer"}:  # digits without end
-        if not set(made) & {"minimum", "exclusiveMinimum"}:
-            made["minimum"] = min(-999, made.get("maximum", made.get("exclusiveMaximum", 0)) - 999)
-        if not set(made) & {"maximum", "exclusiveMaximum"}:
-            made["maximum"] = max(999, made.get("minimum", made.get("exclusiveMinimum", 0)) + 999)
+    if not beside and isinstance(made.get("multipleOf", 1), int):  # a fraction has no last digit
+        kinds = ["integer" if kind == "number" else kind for kind in kinds]
+        made["type"] = kinds if len(kinds) > 1 else kinds[0]
+    bound_numbers(made, kinds)
     if "string" in kinds and not set(made) & {"maxLength", "pattern", "format"}:
         made["maxLength"] = max(12, int(made.get("minLength", 0)))
     if "array" in kinds and "maxItems" not in made:
         made["maxItems"] = max(2, int(made.get("minItems", 0)),
                                len(made.get("prefixItems", ())))
-    if "array" in kinds and "items" not in made:
-        made["items"] = PLAIN
-    if beside or set(made) & set(COMBINED):
+    if beside or "unevaluated" in json.dumps(schema):
         return made
+    if "array" in kinds and "items" not in made and not set(made) & set(COMBINED):
+        made["items"] = PLAIN
     if "object" in kinds and "additionalProperties" not in made:
         made["additionalProperties"] = PLAIN
+        mentioned = {name: {} for name in names_beside(schema)}
+        made["properties"] = mentioned | made.get("properties", {})
+        if not made["properties"]:
+            del made["properties"]
     if "object" in kinds and not set(made) & {"maxProperties", "properties", "minProperties",
                                               "required", "patternProperties"}:
         made["maxProperties"] = 2
     return made
 
 
+def bound_numbers(made: dict[str, Any], kinds: list[str]) -> None:
+    """Bounds of digits before the point."""
+    if not set(kinds) & {"number", "integer"}:
+        return
+    if not set(made) & {"minimum", "exclusiveMinimum"}:
+        most = made.get("exclusiveMaximum", made.get("maximum", 0))
+        made["minimum"] = min(-999, made.get("maximum", 0) if most is True else most) - 999
+    if not set(made) & {"maximum", "exclusiveMaximum"}:
+        least = made.get("exclusiveMinimum", made.get("minimum", 0))
+        made["maximum"] = max(999, made.get("minimum", 0) if least is True else least) + 999
+
+
+def names_beside(schema: dict[str, Any]) -> set[str]:
+    """Names of properties that schemas about the same value speak of."""
+    found: set[str] = set()
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        found |= set(part.get("properties", {})) | set(part.get("required", []))
+        for name in COMBINED:
+            value = part.get(name)
+            if isinstance(value, list):
+                waiting += value
+            elif isinstance(value, dict) and name.startswith("depend"):
+                found |= set(value)
+                waiting += value.values()
+            else:
+                waiting.append(value)
+        found |= {text for value in waiting if isinstance(value, list) for text in value}
+    return found
+
+
 def ask(client: httpx.Client, url: str, schema: Any) -> tuple[int, Any]:
-    """(status, choice or error) of one request."""
-    answer = client.post(f"{url}/v1/chat/completions", json={
-        "model": "default", "max_tokens": TOKENS, "seed": 1,
-        "messages": [{"role": "user", "content": "Write a short JSON document that fits this JSON "
-                      "schema: " + json.dumps(schema)[:SHOWN]}],
-        "response_format": {"type": "json_schema",
-                            "json_schema": {"name": "document", "schema": limited(schema)}}})
-    body = answer.json()
-    return answer.status_code, body["choices"][0] if answer.status_code == 200 else body["error"]
+    """(status, choice or error) of one request; as shipped, where the narrower schema has none."""
+    status, result = 400, None
+    for form in (limited(schema), schema):
+        answer = client.post(f"{url}/v1/chat/completions", json={
+            "model": "default", "max_tokens": TOKENS, "seed": 1, "messages": [{
+                "role": "user", "content": "Write a short JSON document that fits this JSON "
+                "schema: " + json.dumps(schema)[:SHOWN]}],
+            "response_format": {"type": "json_schema",
+                                "json_schema": {"name": "document", "schema": form}}})
+        body, status = answer.json(), answer.status_code
+        result = body["choices"][0] if status == 200 else body["error"]
+        if status != 400:
+            break
+    return status, result
 
 
 def judge(name: str, schema: Any, status: int, result: Any) -> tuple[str, str]:
