@@ -62,6 +62,12 @@ SCHEMAS: dict[str, Any] = {
     "few names": {**PERSON, "minProperties": 2, "maxProperties": 2},
     "some names": {"type": "object", "minProperties": 2,
                    "additionalProperties": {"type": "integer"}},
+    "contains of an older draft": {
+        "$schema": "https://json-schema.org/draft/2019-09/schema", "type": "array",
+        "contains": {"const": 1}, "minContains": 1},
+    "a tuple of an older draft": {
+        "$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "minItems": 2,
+        "items": [{"const": 1}], "additionalItems": {"type": "boolean"}},
     "behind a reference": {"$ref": "#/parts/tags/list", "parts": {"tags": {"list": {
         "type": "array", "uniqueItems": True, "items": {"type": "boolean"}}}}},
 }
@@ -100,6 +106,7 @@ def test_what_is_admitted_fulfils_the_schema(name):
     validator = jsonschema.Draft202012Validator
     if name in ("draft 4 bounds", "dependencies"):
         validator = jsonschema.Draft4Validator
+    validator = jsonschema.validators.validator_for(schema, default=validator)
     made = documents(schema)
     assert len(made) >= 3
     for document in made:

@@ -160,17 +160,29 @@ class Trials:
             raise GrammarError(known)
 
     def _ask(self, data: bytes) -> str:
-        """An empty text, or the reason why not."""
+        """An empty text, or the reason why not. A helper that is gone is started once more."""
+        try:
+            return self._ask_helper(data)
+        except OSError:
+            return self._ask_helper(data)
+
+    def _ask_helper(self, data: bytes) -> str:
         mine, theirs = socket.socketpair()
         with mine, theirs:
             with self._lock:
                 control = self._helper()
-                socket.send_fds(control, [LENGTH.pack(len(data))], [theirs.fileno()])
-                control.sendall(data)
+                try:
+                    socket.send_fds(control, [LENGTH.pack(len(data))], [theirs.fileno()])
+                    control.sendall(data)
+                except OSError:
+                    self._forget()
+                    raise
             theirs.close()
             if mine.recv(1) != READY:
-                self._forget(control)
-                raise GrammarError("the grammar compiler's helper ended")
+                with self._lock:
+                    if self._control is control:
+                        self._forget()
+                raise ConnectionResetError("the grammar compiler's helper ended")
             verdict = b"".join(iter(lambda: mine.recv(4096), b""))
         if verdict == GOOD:
             return ""
@@ -194,12 +206,12 @@ class Trials:
         self._control = control
         return control
 
-    def _forget(self, control: socket.socket) -> None:
+    def _forget(self) -> None:
         """The helper is gone: the next grammar starts another."""
-        with self._lock:
-            if self._control is control:
-                control.close()
-                self._control = None
+        assert self._control is not None and self._process is not None
+        self._control.close()
+        self._control = None
+        self._process.wait()
 
     def close(self) -> None:
         """Ends the helper."""

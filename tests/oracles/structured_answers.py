@@ -34,6 +34,13 @@ LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 COMBINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "$ref",
             "dependentSchemas", "dependencies", "dependentRequired")
 FREE = ("string", "integer", "boolean", "null", "array", "object")
+ABOUT = {
+    **dict.fromkeys(("items", "prefixItems", "additionalItems", "contains", "minItems", "maxItems",
+                     "uniqueItems", "unevaluatedItems", "minContains", "maxContains"), "array"),
+    **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "required",
+                     "propertyNames", "minProperties", "maxProperties", "dependentRequired",
+                     "dependentSchemas", "dependencies", "unevaluatedProperties"), "object"),
+    **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string")}
 SINGLE = ("additionalProperties", "items", "additionalItems", "contains")
 
 
@@ -68,7 +75,7 @@ def limited(schema: Any, beside: bool = False) -> Any:
     if "array" in kinds and "maxItems" not in made:
         made["maxItems"] = max(2, int(made.get("minItems", 0)),
                                len(made.get("prefixItems", ())))
-    if beside or "unevaluated" in json.dumps(schema):
+    if beside:
         return made
     if "array" in kinds and "items" not in made and not set(made) & set(COMBINED):
         made["items"] = PLAIN
@@ -78,10 +85,26 @@ def limited(schema: Any, beside: bool = False) -> Any:
         made["properties"] = mentioned | made.get("properties", {})
         if not made["properties"]:
             del made["properties"]
-    if "object" in kinds and not set(made) & {"maxProperties", "properties", "minProperties",
-                                              "required", "patternProperties"}:
-        made["maxProperties"] = 2
+    if "object" in kinds and not set(made) & {"maxProperties", "minProperties",
+                                              "patternProperties"}:
+        named = set(made.get("properties", {})) | set(made.get("required", []))
+        made["maxProperties"] = len(named) + (0 if named else 2)
     return made
+
+
+def spoken_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that names no type, with the one that all its keywords are about."""
+    about = {ABOUT[name] for name in schema if name in ABOUT}
+    if "type" in schema or len(about) != 1 or set(schema) & {"enum", "const", "$ref"}:
+        return schema
+    return {**schema, "type": about.pop()}
+
+
+def narrowed_form(schema: dict[str, Any]) -> dict[str, Any]:
+    """What the model is held to. Names and items that a bound adds would count as spoken of, so
+    schemas that ask for that get a type only."""
+    typed = spoken_of(schema)
+    return typed if "unevaluated" in json.dumps(schema) else limited(typed)
 
 
 def bound_numbers(made: dict[str, Any], kinds: list[str]) -> None:
@@ -121,7 +144,7 @@ def names_beside(schema: dict[str, Any]) -> set[str]:
 def ask(client: httpx.Client, url: str, schema: Any) -> tuple[int, Any]:
     """(status, choice or error) of one request; as shipped, where the narrower schema has none."""
     status, result = 400, None
-    for form in (limited(schema), schema):
+    for form in (narrowed_form(schema), schema):
         answer = client.post(f"{url}/v1/chat/completions", json={
             "model": "default", "max_tokens": TOKENS, "seed": 1, "messages": [{
                 "role": "user", "content": "Write a short JSON document that fits this JSON "

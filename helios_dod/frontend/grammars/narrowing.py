@@ -88,6 +88,17 @@ def also(schema: dict[str, Any], *more: Schema) -> None:
     schema["allOf"] = [*schema.get("allOf", ()), *more]
 
 
+def dialect(schema: dict[str, Any], root: Schema) -> None:
+    """Older spellings in those of 2020-12, whose meaning then holds for all of the schema. Where
+    older drafts ignore what stands beside a reference, it holds too, which narrows."""
+    schema.pop("$schema", None)
+    more = schema.pop("additionalItems", None)
+    if isinstance(schema.get("items"), list):
+        schema["prefixItems"] = schema.pop("items")
+        if more is not None:
+            schema["items"] = more
+
+
 def numbers(schema: dict[str, Any], root: Schema) -> None:
     """Counts are integers; bounds stay where digits can be generated."""
     for name in COUNTS:
@@ -384,5 +395,5 @@ def sizes(schema: dict[str, Any], root: Schema) -> None:
 
 
 REWRITES: tuple[Callable[[dict[str, Any], Schema], None], ...] = (
-    numbers, formats, unevaluated, conditions, negations, alternatives, dependencies, names,
-    contained, unique, patterns, sizes)
+    dialect, numbers, formats, unevaluated, conditions, negations, alternatives, dependencies,
+    names, contained, unique, patterns, sizes)
