@@ -97,7 +97,10 @@ class Harness:
         for binding in self.graphs[name].bindings:
             buffer = self.manifest.buffers[binding.buffer]
             dtype = {wire.F32: np.float32, wire.U64: np.uint64}.get(buffer.dtype, np.int32)
-            data = np.asarray(values[binding.source], dtype).reshape(-1).view(np.int32)
+            everything = [-1] * self.words(buffer)  # what a grammar mask allows unless one is given
+            value = values.get(binding.source, everything) if (
+                binding.source == contract.GRAMMAR_MASK) else values[binding.source]
+            data = np.asarray(value, dtype).reshape(-1).view(np.int32)
             assert data.size <= self.words(buffer), buffer.name
             first = self.first[binding.buffer]
             staging[first : first + data.size] = data

@@ -14,9 +14,9 @@ from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import pack_matrix, unpack_matrix
 from helios_dod.ignition.cuda.tiles import (
+    decode_tile,
     gated_tile,
     product_tile,
-    split_attention,
     vector_tile,
 )
 from helios_dod.ignition.cuda.weights import dense, to_bf16
@@ -116,10 +116,26 @@ def test_tiles_divide_their_matrix(rows, columns, tokens):
     assert product_tile(rows, columns, tokens, True).tokens >= min(tokens, 16)
 
 
-def test_history_splits_are_powers_of_two():
+@pytest.mark.parametrize("head", [16, 64, 128, 256])
+def test_history_splits_are_powers_of_two(head):
     for lanes in (1, 2, 8, 64, 256):
-        splits = split_attention(lanes, 8)
-        assert splits & (splits - 1) == 0 and 1 <= splits <= 32
+        tile = decode_tile(lanes, 8, head)
+        assert tile.splits & (tile.splits - 1) == 0 and 1 <= tile.splits <= 32
+        assert tile.tokens % 16 == 0
+
+
+def test_what_decode_attention_reads_ahead_is_older_than_the_chain():
+    """It reads pages and tables before its wait: whatever wrote them has ended when the first norm
+    begins, because the embedding before that norm lets it begin only behind its own wait."""
+    manifest = model().manifest
+    for program in manifest.programs:
+        entries = [kernel.entry for kernel in kernels(manifest.cuda_bodies[program.cuda_body])]
+        if "decode_attention" in entries:
+            first = entries.index("embed")
+            assert "update_page_table" in entries[:first]
+            assert not {"update_page_table", "copy_pages", "scatter_rows"} & set(entries[first:])
+            assert entries.index("normalise") < entries.index("decode_attention")
+            assert "rotate_and_store" not in entries
 
 
 def test_shapes_without_kernels_are_refused():

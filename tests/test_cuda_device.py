@@ -12,6 +12,7 @@ from plain_device import PlainDevice
 from helios_dod.executors.base import DeviceError
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.limits import SMALL
+from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
 from helios_dod.world import boot, dtype_of
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton")
@@ -70,6 +71,40 @@ def test_logits_of_every_kind_of_program(pair):
         found[harness] = logits, scores, after, harness.logits(1)
     for plain, cuda in zip(found[pair[0]], found[pair[1]], strict=True):
         assert near(plain, cuda)
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 33, 130, 400])
+def test_decode_behind_histories_of_every_length(pair, length):
+    """The new position is the first or last of a page, and the history ends in any split."""
+    prompt = np.random.default_rng(length).integers(0, 5000, length).tolist()
+    for harness in pair:
+        for slot in (1, 3):
+            harness.admit(slot)
+            for start in range(0, length, 64):
+                harness.prefill({slot: prompt[start : start + 64]})
+        for token in (8, 9, 10):
+            harness.decode_host({1: token})
+    assert near(*(harness.logits(1) for harness in pair))
+    for harness in pair:
+        harness.decode_host({1: 11, 3: 12})
+    assert near(*(harness.logits(2) for harness in pair))
+    for harness in pair:
+        for slot in list(harness.rows):
+            harness.release(slot)
+
+
+def test_log_probabilities_are_those_of_the_logits(pair):
+    device = pair[1]
+    device.admit(slot=4, top_logprobs=5)
+    token = int(device.prefill({4: [3, 1, 4, 1, 5]})[0])
+    logits = device.logits(1)[0].astype(np.float64)
+    expected = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    record, frame = device.world[0]["completions"], device.frame
+    assert abs(record["logprob"][frame][:1].view(np.float32)[0] - expected[token]) < 1e-4
+    best = np.argsort(-logits, kind="stable")[:5]
+    assert record["top_tokens"][frame][0][:5].tolist() == best.tolist()
+    found = record["top_logprobs"][frame][0][:5].view(np.float32)
+    assert np.abs(found - expected[best]).max() < 1e-4
 
 
 def test_companions_do_not_change_a_request(pair):
@@ -182,3 +217,37 @@ def test_pages_go_to_pinned_memory_and_disk_and_come_back(pair):
         first[queue] += 1
         assert executor.copied(queue) == first[queue]
     assert any(wanted) and held(7) == wanted and held(9) == wanted and held(page) == wanted
+
+
+def test_copies_move_pages_of_every_plane(tmp_path):
+    """Device, pinned memory and a file: bytes arrive, neighbours stay, ends come in order."""
+    made = build(random_checkpoint(SMALL_SHAPES["windowed"]), OPTIONS, cuda=True)
+    harness = Harness(made, executor(), slots=4, pages=64)
+    cuda, copies = harness.executor, harness.world[0]["copies"]
+    from helios_dod.executors.cuda.driver import call
+
+    rng, before = np.random.default_rng(2), []
+    for plane in cuda.memory.paged():
+        data = rng.integers(0, 256, (64, plane.row_bytes), dtype=np.uint8)
+        call("cuMemcpyHtoD", plane.address[0], data.ctypes.data, data.nbytes)
+        before.append(data)
+    size = cuda.page_bytes()
+    with open(tmp_path / "pages", "wb+") as file:
+        file.truncate(4 * size)
+        cuda.back(4, mmap.mmap(file.fileno(), 4 * size))
+    commands = {0: [(COPY_OFFLOAD, 5, 2), (COPY_RESTORE, 2, 9)],
+                1: [(COPY_SINK, 2, 3), (COPY_FETCH, 3, 11)]}
+    for queue, listed in commands.items():
+        for number, (kind, source, target) in enumerate(listed):
+            copies["kind"][queue, number] = kind
+            copies["source"][queue, number] = source
+            copies["target"][queue, number] = target
+            cuda.copy(queue, number, number + 1)
+            cuda.drain()
+        assert cuda.copied(queue) == 2
+    for plane, data in zip(cuda.memory.paged(), before, strict=True):
+        data[9], data[11] = data[5], data[5]
+        out = np.empty_like(data)
+        call("cuMemcpyDtoH", out.ctypes.data, plane.address[0], out.nbytes)
+        assert np.array_equal(out, data)
+    harness.close()

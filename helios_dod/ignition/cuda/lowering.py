@@ -4,7 +4,8 @@
     product, rotary,     one product, then one kernel that rotates, stores pages and queries
       cache_write
     product, activation  one gated product
-    attention            tiles of queries; decoding lanes in splits that a second kernel adds
+    attention            tiles of queries; a decoding lane's in one kernel with its rotary and
+                         cache write, in splits of the history that a second kernel adds
 
 What a product reads is bf16: each buffer that feeds one has a bf16 twin, which alone is written.
 """
@@ -15,10 +16,11 @@ from helios_dod.contract.operations import OPERATIONS, READ, READ_WRITE, ROLE_AC
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.cuda.library import Library, Pointer, RowBytes, Word
 from helios_dod.ignition.cuda.tiles import (
+    EARLY_TOKENS,
     OVERLAP_TOKENS,
+    decode_tile,
     gated_tile,
     product_tile,
-    split_attention,
     vector_tile,
 )
 from helios_dod.ignition.preparation.builder import ELEMENT_BYTES, OPERATION_FIELDS
@@ -28,7 +30,7 @@ COPY_GRID = 16  # page copies that run beside each other
 WORD_BLOCK = 1024
 ROW_BLOCK = 1024
 TILE_QUERIES = 64  # rows of an attention tile where a lane has many queries
-DECODE_ROWS = 16  # and where it has one
+DECODE_ROWS = 16  # and where it has one, at least
 HISTORY_TOKENS = 64  # positions of one step of attention
 CHUNK = 4096  # logits of one block
 SAMPLE_WARPS = 16
@@ -43,9 +45,10 @@ class Lowering:
     """Adds the nodes of one program after the other to a manifest."""
 
     def __init__(self, manifest: wire.ExecutionManifest, page_tokens: int) -> None:
-        from helios_dod.ignition.kernels import attention, products, rows, sampling
+        from helios_dod.ignition.kernels import attention, decoding, products, rows, sampling
 
         self.rows, self.products, self.attend, self.draws = rows, products, attention, sampling
+        self.decoding = decoding
         self.manifest, self.page_tokens = manifest, page_tokens
         self.library = Library(manifest)
         self.made: dict[str, int] = {}  # own scratch by name
@@ -122,6 +125,8 @@ class Lowering:
                constants: dict[str, Any], warps: int = 4, stages: int = 2) -> None:
         """Appends a kernel node."""
         x, y, z = (*grid, 1, 1)[:3]
+        if "EARLY" in function.arg_names:
+            constants = constants | dict(EARLY=self.packed <= EARLY_TOKENS)
         self.add(wire.CudaNode(kernel=self.library.kernel(
             function, (x, y, z), arguments, constants, warps, stages)))
 
@@ -324,59 +329,72 @@ class Lowering:
             raise self.refusal("product", f"one followed by {', '.join(names)}")
         rotary, write, attention = (self.waiting.pop(0)[1] for _ in range(3))
         key_heads, head = attention.key_heads, attention.head
-        if head != power(head) or head < 16 or self.cache_dtype(write) != wire.BF16:
+        cache = self.manifest.buffers[write.key_cache].dtype
+        if head != power(head) or head < 16 or cache != wire.BF16:
             raise self.refusal("attention", f"heads of {head}, or a cache that is not bf16")
-        query = Pointer(self.scratch("query.bf16", wire.BF16, [
-            wire.Extent(symbol=wire.PACKED, multiplier=1), attention.heads * head]))
         frequencies = Pointer(rotary.frequencies)
         first, second = (Pointer(norm.weight) for norm in norms) if norms else [frequencies] * 2
+        arguments = dict(
+            partials=Pointer(self.partials), query_norm=first, key_norm=second,
+            bias=Pointer(op.bias) if op.has_bias else frequencies, frequencies=frequencies,
+            stride=self.stride(), tokens=self.packed,
+            epsilon=float(norms[0].epsilon) if norms else 0.0,
+            magnitude=float(rotary.magnitude or 1.0))
+        constants = dict(
+            HEADS=attention.heads, KEY_HEADS=key_heads, HEAD=head,
+            HALF=self.manifest.buffers[rotary.frequencies].shape[0].multiplier,
+            PAGE=self.page_tokens, INTERLEAVED=rotary.kind == wire.INTERLEAVED,
+            BIAS=op.has_bias, NORM=bool(norms))
+        if self.single:
+            self.decode_attention(write, attention, arguments, constants | dict(PARTIALS=splits))
+            return
+        query = Pointer(self.scratch("query.bf16", wire.BF16, [
+            wire.Extent(symbol=wire.PACKED, multiplier=1), attention.heads * head]))
         self.launch(
             self.rows.rotate_and_store, (self.packed, attention.heads + 2 * key_heads),
-            dict(partials=Pointer(self.partials), query_norm=first, key_norm=second,
-                 bias=Pointer(op.bias) if op.has_bias else frequencies,
-                 **self.operands(write, "position lane slot table"), frequencies=frequencies,
-                 query=query, keys=self.used(write.key_cache, WRITE),
-                 values=self.used(write.value_cache, WRITE),
-                 live=self.live(wire.ROWS_PACKED), stride=self.stride(), tokens=self.packed,
-                 epsilon=float(norms[0].epsilon) if norms else 0.0,
-                 magnitude=float(rotary.magnitude or 1.0)),
-            dict(SPLITS=splits, HEADS=attention.heads, KEY_HEADS=key_heads, HEAD=head,
-                 HALF=self.manifest.buffers[rotary.frequencies].shape[0].multiplier,
-                 PAGE=self.page_tokens, INTERLEAVED=rotary.kind == wire.INTERLEAVED,
-                 BIAS=op.has_bias, NORM=bool(norms), BLOCK=power(head)), warps=1)
+            dict(**arguments, **self.operands(write, "position lane slot table"), query=query,
+                 keys=self.used(write.key_cache, WRITE),
+                 values=self.used(write.value_cache, WRITE), live=self.live(wire.ROWS_PACKED)),
+            dict(**constants, SPLITS=splits), warps=1)
         self.attention(attention, query)
-
-    def cache_dtype(self, write: Any) -> int:
-        """Element type of the cache planes."""
-        return self.manifest.buffers[write.key_cache].dtype
 
     def attention(self, op: Any, query: Pointer) -> None:
         """Attention of every packed row, into the bf16 twin of its output."""
         group = power(op.heads // op.key_heads)
-        queries = max(1, (DECODE_ROWS if self.single else TILE_QUERIES) // group)
-        tiles = 1 if self.single else -(-self.packed // queries)
-        splits = split_attention(self.batch, op.key_heads) if self.single else 1
-        output = self.half(op.output.buffer)
-        parts = self.packed * op.heads * splits if splits > 1 else 1
-        part_values = Pointer(self.scratch("part_values", wire.F32, [parts, op.head]))
-        part_sums = Pointer(self.scratch("part_sums", wire.F32, [parts, 2]))
+        queries = max(1, TILE_QUERIES // group)
+        tiles = -(-self.packed // queries)
         self.launch(
-            self.attend.attention, (self.batch * tiles, op.key_heads, splits),
-            dict(query=query, output=output, part_values=part_values, part_sums=part_sums,
+            self.attend.attention, (self.batch * tiles, op.key_heads),
+            dict(query=query, output=self.half(op.output.buffer),
                  **self.operands(op, "position slot table query_start query_length"),
                  keys=self.used(op.key_cache, READ), values=self.used(op.value_cache, READ),
                  live=self.live(wire.ROWS_LANES), stride=self.stride(), scale=float(op.scale)),
             dict(HEADS=op.heads, KEY_HEADS=op.key_heads, HEAD=op.head, PAGE=self.page_tokens,
                  WINDOW=op.window, TILES=tiles, BLOCK_Q=queries, GROUP=group,
-                 PAGES=HISTORY_TOKENS // self.page_tokens, SPLITS=splits),
-            warps=2 if self.single and splits == 1 else 4,
-            stages=1 if splits > 1 else 3)
-        if splits > 1:
-            self.launch(
-                self.attend.combine, (self.packed, op.heads),
-                dict(part_values=part_values, part_sums=part_sums, output=output,
-                     live=self.live(wire.ROWS_PACKED)),
-                dict(HEADS=op.heads, HEAD=op.head, SPLITS=splits))
+                 PAGES=HISTORY_TOKENS // self.page_tokens),
+            warps=4, stages=3)
+
+    def decode_attention(self, write: Any, op: Any, arguments: dict[str, Any],
+                         constants: dict[str, Any]) -> None:
+        """Rotary, cache write and attention of one query a lane."""
+        tile = decode_tile(self.batch, op.key_heads, op.head)
+        parts = self.batch * op.heads * tile.splits if tile.splits > 1 else 1
+        sums = dict(part_values=Pointer(self.scratch("part_values", wire.F32, [parts, op.head])),
+                    part_sums=Pointer(self.scratch("part_sums", wire.F32, [parts, 2])),
+                    output=self.half(op.output.buffer), live=self.live(wire.ROWS_LANES))
+        group = power(op.heads // op.key_heads)
+        self.launch(
+            self.decoding.decode_attention, (self.batch, op.key_heads, tile.splits),
+            dict(**arguments, **self.operands(write, "position slot table"), **sums,
+                 keys=self.used(write.key_cache, READ_WRITE),
+                 values=self.used(write.value_cache, READ_WRITE), scale=float(op.scale)),
+            dict(**constants, WINDOW=op.window, SPLITS=tile.splits, AHEAD=tile.ahead,
+                 ROWS=max(DECODE_ROWS, group), GROUP_UP=group,
+                 PAGES=tile.tokens // self.page_tokens),
+            warps=tile.warps, stages=tile.stages)
+        if tile.splits > 1:
+            self.launch(self.attend.combine, (self.batch, op.heads), sums,
+                        dict(HEADS=op.heads, HEAD=op.head, SPLITS=tile.splits))
 
     def chunks(self, vocabulary: int) -> tuple[dict[str, Pointer], dict[str, int]]:
         """Scratch and constants of the largest logit of each chunk."""

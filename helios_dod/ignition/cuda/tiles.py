@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from helios_dod.ignition.prepared import PreparationError
 
 PROCESSORS = 132  # of an H200
-ATTENTION_BLOCKS = 512  # that keep the memory busy
+ATTENTION_BLOCKS = 512  # of heads of 64 that run at once; of wider heads, fewer
 SPAN_MIN = 256  # columns of one split at least
 
 
@@ -24,6 +24,7 @@ class Tile:
 VECTOR_STEP = 2048  # columns of a step of a one-token product
 VECTOR_VALUES = 1024  # weights of a step at least
 OVERLAP_TOKENS = 16  # programs of more tokens are slower with kernels that overlap
+EARLY_TOKENS = 1  # and of more than these, where small kernels let the next begin early
 
 
 def vector_tile(columns: int, gated: bool) -> Tile:
@@ -75,9 +76,26 @@ def gated_tile(columns: int, tokens: int) -> Tile:
     return Tile(64, width, step, 1, 4, 3)
 
 
-def split_attention(lanes: int, key_heads: int) -> int:
-    """Splits of a decoding lane's history: a power of two."""
-    splits = 32
-    while splits > 1 and lanes * key_heads * splits > ATTENTION_BLOCKS:
+@dataclass(frozen=True)
+class DecodeTile:
+    """Tile of decode attention: positions of a step, splits of the history (a power of two), and
+    whether the first step is read before the kernels before have ended."""
+
+    tokens: int
+    splits: int
+    warps: int
+    stages: int
+    ahead: bool
+
+
+SPLITS_MAX = 32
+
+
+def decode_tile(lanes: int, key_heads: int, head: int) -> DecodeTile:
+    """Tile of attention of one query a lane."""
+    splits, blocks = SPLITS_MAX, ATTENTION_BLOCKS * 64 // max(head, 64)
+    while splits > 1 and lanes * key_heads * splits > blocks:
         splits //= 2
-    return splits
+    if splits == 1:
+        return DecodeTile(64, 1, 2, 3, False)
+    return DecodeTile(64, splits, 8 if head > 64 and splits < SPLITS_MAX else 4, 1, True)

@@ -1,4 +1,4 @@
-"""Paged attention: tiles of a lane's queries over its own pages, long histories in splits."""
+"""Paged attention: tiles of a lane's queries over its own pages, and sums of a split history."""
 
 import triton
 import triton.language as tl
@@ -18,7 +18,8 @@ def page_tile(table, keys, values, t0, end, key_head, KEY_HEADS: tl.constexpr, H
     page = tl.load(table + t0 // PAGE + p, mask=t0 + p * PAGE < end, other=0).to(tl.int64)
     plane = (page * KEY_HEADS + key_head) * (HEAD * PAGE)
     offset = plane[None, :, None] + d[:, None, None] * PAGE + t[None, None, :]
-    key = tl.reshape(tl.load(keys + offset), [HEAD, PAGES * PAGE])
+    held = t0 + p[None, :, None] * PAGE < end
+    key = tl.reshape(tl.load(keys + offset, mask=held, other=0.0), [HEAD, PAGES * PAGE])
     offset = plane[:, None, None] + t[None, :, None] * HEAD + d[None, None, :]
     inside = t0 + p[:, None, None] * PAGE + t[None, :, None] < end
     value = tl.reshape(tl.load(values + offset, mask=inside, other=0.0), [PAGES * PAGE, HEAD])
@@ -26,17 +27,14 @@ def page_tile(table, keys, values, t0, end, key_head, KEY_HEADS: tl.constexpr, H
 
 
 @triton.jit
-def attention(query, output, part_values, part_sums, position, slot, table, keys, values,
-              query_start, query_length, live, stride, scale, HEADS: tl.constexpr,
-              KEY_HEADS: tl.constexpr, HEAD: tl.constexpr, PAGE: tl.constexpr,
-              WINDOW: tl.constexpr, TILES: tl.constexpr, BLOCK_Q: tl.constexpr,
-              GROUP: tl.constexpr, PAGES: tl.constexpr, SPLITS: tl.constexpr):
+def attention(query, output, position, slot, table, keys, values, query_start, query_length,
+              live, stride, scale, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
+              HEAD: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, TILES: tl.constexpr,
+              BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, PAGES: tl.constexpr):
     """Causal attention of BLOCK_Q queries of one lane and the heads that share a key head.
 
-    Grid: lanes * TILES, key heads, splits. query, output: bf16 [rows, HEADS * HEAD]. With splits,
-    part_values: f32 [rows, HEADS, SPLITS, HEAD] and part_sums: f32 [rows, HEADS, SPLITS, 2] hold
-    weighted sums, the largest score (base 2) and the sum of weights. GROUP: heads a key head, up
-    to a power of two."""
+    Grid: lanes * TILES, key heads. query, output: bf16 [rows, HEADS * HEAD]. GROUP: heads a key
+    head, up to a power of two."""
     gdc_wait()
     gdc_launch_dependents()
     lane = tl.program_id(0) // TILES
@@ -48,7 +46,6 @@ def attention(query, output, part_values, part_sums, position, slot, table, keys
     if (lane >= lanes) | (first >= length):
         return
     key_head = tl.program_id(1)
-    split = tl.program_id(2)
     m = tl.arange(0, BLOCK_Q * GROUP)
     d = tl.arange(0, HEAD)
     own = (first + m // GROUP < length) & (m % GROUP < HEADS // KEY_HEADS)
@@ -63,15 +60,12 @@ def attention(query, output, part_values, part_sums, position, slot, table, keys
     if WINDOW > 0:
         least = tl.min(tl.where(own, where, last), axis=0)
         begin = tl.maximum(least - WINDOW + 1, 0) // BLOCK_T * BLOCK_T
-    chunk = tl.cdiv(tl.cdiv(last - begin, SPLITS), BLOCK_T) * BLOCK_T
-    begin += split * chunk
-    end = tl.minimum(begin + chunk, last)
     pages = table + slot_row * stride
     top = tl.full([BLOCK_Q * GROUP], LEAST, tl.float32)
     total = tl.zeros([BLOCK_Q * GROUP], tl.float32)
     acc = tl.zeros([BLOCK_Q * GROUP, HEAD], tl.float32)
-    for t0 in range(begin, end, BLOCK_T):
-        key, value = page_tile(pages, keys, values, t0, end, key_head, KEY_HEADS, HEAD, PAGE,
+    for t0 in range(begin, last, BLOCK_T):
+        key, value = page_tile(pages, keys, values, t0, last, key_head, KEY_HEADS, HEAD, PAGE,
                                PAGES)
         t = t0 + tl.arange(0, BLOCK_T)
         seen = t[None, :] <= where[:, None]
@@ -85,23 +79,22 @@ def attention(query, output, part_values, part_sums, position, slot, table, keys
         acc = acc * shrink[:, None]
         acc = tl.dot(weight.to(tl.bfloat16), value, acc)
         top = higher
-    if SPLITS == 1:
-        result = (acc / total[:, None]).to(tl.bfloat16)
-        tl.store(output + head[:, None].to(tl.int64) * HEAD + d[None, :], result,
-                 mask=own[:, None])
-    else:
-        part = head.to(tl.int64) * SPLITS + split
-        tl.store(part_values + part[:, None] * HEAD + d[None, :], acc, mask=own[:, None])
-        tl.store(part_sums + part * 2, top, mask=own)
-        tl.store(part_sums + part * 2 + 1, total, mask=own)
+    result = (acc / total[:, None]).to(tl.bfloat16)
+    tl.store(output + head[:, None].to(tl.int64) * HEAD + d[None, :], result, mask=own[:, None])
 
 
 @triton.jit
 def combine(part_values, part_sums, output, live, HEADS: tl.constexpr, HEAD: tl.constexpr,
-            SPLITS: tl.constexpr):
-    """Adds the splits of each row and head, in order. Grid: rows, HEADS."""
+            SPLITS: tl.constexpr, EARLY: tl.constexpr):
+    """Adds the splits of each row and head, in order. Grid: rows, HEADS. EARLY: as in normalise.
+
+    part_values: f32 [rows, HEADS, SPLITS, HEAD] and part_sums: f32 [rows, HEADS, SPLITS, 2] hold
+    weighted sums, the largest score (base 2) and the sum of weights."""
+    if EARLY:
+        gdc_launch_dependents()
     gdc_wait()
-    gdc_launch_dependents()
+    if not EARLY:
+        gdc_launch_dependents()
     r = tl.program_id(0)
     alive = r < tl.load(live)
     head = (r * HEADS + tl.program_id(1)).to(tl.int64)

@@ -112,18 +112,22 @@ def select_rows(source, index, output, live, COLUMNS: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def normalise(hidden, partials, weight, output, live, tokens, epsilon, SPLITS: tl.constexpr,
-              COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+              COLUMNS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """hidden[r] += partial products; output[r] = hidden[r] / rms * weight. Grid: rows.
 
-    hidden: f32 [., COLUMNS], partials: f32 [SPLITS, tokens, COLUMNS], output: bf16."""
-    gdc_wait()
-    gdc_launch_dependents()
+    hidden: f32 [., COLUMNS], partials: f32 [SPLITS, tokens, COLUMNS], output: bf16. EARLY: the
+    next kernel may begin before this one's wait is over."""
+    if EARLY:
+        gdc_launch_dependents()
     r = tl.program_id(0)
-    alive = r < tl.load(live)
     c = tl.arange(0, BLOCK)
     mask = c < COLUMNS
-    place = hidden + r.to(tl.int64) * COLUMNS + c
     scale = tl.load(weight + c, mask=mask, other=0.0)
+    gdc_wait()
+    if not EARLY:
+        gdc_launch_dependents()
+    alive = r < tl.load(live)
+    place = hidden + r.to(tl.int64) * COLUMNS + c
     value = tl.load(place, mask=mask, other=0.0)
     for split in tl.static_range(SPLITS):
         value += tl.load(partials + (split * tokens + r).to(tl.int64) * COLUMNS + c, mask=mask,
@@ -136,22 +140,52 @@ def normalise(hidden, partials, weight, output, live, tokens, epsilon, SPLITS: t
 
 
 @triton.jit
-def head_values(partials, bias, weight, r, column, d, mask, tokens, epsilon,
-                SPLITS: tl.constexpr, COLUMNS: tl.constexpr, BIAS: tl.constexpr,
-                NORM: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr):
-    """Columns `column` + d of a product's row: partial products, bias, then the head's norm."""
-    whole = tl.arange(0, BLOCK)
-    value = tl.zeros([BLOCK], tl.float32)
+def turn(where, frequencies, magnitude, HEAD: tl.constexpr, HALF: tl.constexpr,
+         INTERLEAVED: tl.constexpr):
+    """Of each element of a head: its partner, and cosine and signed sine at a position."""
+    d = tl.arange(0, HEAD)
+    turned = d < 2 * HALF
+    if INTERLEAVED:
+        partner = tl.where(turned, d ^ 1, d)
+        first = (d & 1) == 0
+        frequency = tl.load(frequencies + d // 2, mask=turned, other=0.0)
+    else:
+        partner = tl.where(d < HALF, d + HALF, tl.where(turned, d - HALF, d))
+        first = d < HALF
+        frequency = tl.load(frequencies + d % HALF, mask=turned, other=0.0)
+    angle = where.to(tl.float32) * frequency
+    sine = tl.sin(angle) * magnitude
+    cosine = tl.where(turned, tl.cos(angle) * magnitude, 1.0)
+    return partner, cosine, tl.where(turned, tl.where(first, -sine, sine), 0.0)
+
+
+@triton.jit
+def added(partials, bias, row, column, mask, tokens, SPLITS: tl.constexpr, COLUMNS: tl.constexpr,
+          BIAS: tl.constexpr):
+    """Columns of a product's row: its partial products in order, and the bias."""
+    value = tl.zeros(column.shape, tl.float32)
     for split in tl.static_range(SPLITS):
-        base = partials + (split * tokens + r).to(tl.int64) * COLUMNS + column
-        value += tl.load(base + d, mask=mask, other=0.0)
+        base = partials + (split * tokens + row).to(tl.int64) * COLUMNS
+        value += tl.load(base + column, mask=mask, other=0.0)
     if BIAS:
-        value += tl.load(bias + column + d, mask=mask, other=0.0)
-    if NORM:
-        total = tl.sum(tl.where(whole < HEAD, value * value, 0.0), axis=0)
-        scale = tl.load(weight + d, mask=mask, other=0.0)
-        value = value * tl.rsqrt(total / HEAD + epsilon) * scale
+        value += tl.load(bias + column, mask=mask, other=0.0)
     return value
+
+
+@triton.jit
+def rotated(partials, bias, weight, row, column, mask, partner, cosine, sine, tokens, epsilon,
+            SPLITS: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr, BIAS: tl.constexpr,
+            NORM: tl.constexpr):
+    """Heads that begin at columns [M, 1] of a product's row, normed and rotated: bf16 [M, HEAD]."""
+    d = tl.arange(0, HEAD)
+    own = added(partials, bias, row, column + d[None, :], mask, tokens, SPLITS, COLUMNS, BIAS)
+    other = added(partials, bias, row, column + partner[None, :], mask, tokens, SPLITS, COLUMNS,
+                  BIAS)
+    if NORM:
+        factor = tl.rsqrt(tl.sum(own * own, axis=1) / HEAD + epsilon)[:, None]
+        own = own * factor * tl.load(weight + d)[None, :]
+        other = other * factor * tl.load(weight + partner)[None, :]
+    return (own * cosine[None, :] + sine[None, :] * other).to(tl.bfloat16)
 
 
 @triton.jit
@@ -160,7 +194,7 @@ def rotate_and_store(partials, bias, query_norm, key_norm, position, lane, slot,
                      SPLITS: tl.constexpr, HEADS: tl.constexpr,
                      KEY_HEADS: tl.constexpr, HEAD: tl.constexpr, HALF: tl.constexpr,
                      PAGE: tl.constexpr, INTERLEAVED: tl.constexpr, BIAS: tl.constexpr,
-                     NORM: tl.constexpr, BLOCK: tl.constexpr):
+                     NORM: tl.constexpr):
     """Queries rotated into bf16 rows; keys rotated, and values, into their cache pages.
 
     Grid: packed rows, HEADS + 2 * KEY_HEADS. partials: f32 [SPLITS, tokens, all heads * HEAD];
@@ -170,44 +204,30 @@ def rotate_and_store(partials, bias, query_norm, key_norm, position, lane, slot,
     r = tl.program_id(0)
     alive = r < tl.load(live)
     h = tl.program_id(1)
-    d = tl.arange(0, BLOCK)
-    mask = d < HEAD
-    kept = mask & alive
+    d = tl.arange(0, HEAD)
     COLUMNS: tl.constexpr = (HEADS + 2 * KEY_HEADS) * HEAD
     where = tl.load(position + r, mask=alive, other=0)
     row = tl.load(slot + tl.load(lane + r, mask=alive, other=0)).to(tl.int64)
     page = tl.load(table + row * stride + where // PAGE, mask=alive, other=0).to(tl.int64)
     token = where % PAGE
     if h >= HEADS + KEY_HEADS:
-        own = head_values(partials, bias, query_norm, r, h * HEAD, d, mask, tokens, epsilon,
-                          SPLITS, COLUMNS, BIAS, False, HEAD, BLOCK)
+        value = added(partials, bias, r, h * HEAD + d, d < HEAD, tokens, SPLITS, COLUMNS, BIAS)
         plane = (page * KEY_HEADS + h - HEADS - KEY_HEADS) * PAGE + token
-        tl.store(values + plane * HEAD + d, own.to(tl.bfloat16), mask=kept)
+        tl.store(values + plane * HEAD + d, value.to(tl.bfloat16), mask=(d < HEAD) & alive)
         return
-    if INTERLEAVED:
-        pair = tl.where(d < 2 * HALF, d ^ 1, d)
-        first = (d & 1) == 0
-        frequency = tl.load(frequencies + d // 2, mask=d < 2 * HALF, other=0.0)
-    else:
-        pair = tl.where(d < HALF, d + HALF, tl.where(d < 2 * HALF, d - HALF, d))
-        first = d < HALF
-        frequency = tl.load(frequencies + d % HALF, mask=d < 2 * HALF, other=0.0)
+    partner, cosine, sine = turn(where, frequencies, magnitude, HEAD, HALF, INTERLEAVED)
     weight = query_norm
     if h >= HEADS:
         weight = key_norm
-    own = head_values(partials, bias, weight, r, h * HEAD, d, mask, tokens, epsilon, SPLITS,
-                      COLUMNS, BIAS, NORM, HEAD, BLOCK)
-    other = head_values(partials, bias, weight, r, h * HEAD, pair, mask, tokens, epsilon, SPLITS,
-                        COLUMNS, BIAS, NORM, HEAD, BLOCK)
-    angle = where.to(tl.float32) * frequency
-    sine = tl.sin(angle) * magnitude
-    rotated = own * (tl.cos(angle) * magnitude) + tl.where(first, -sine, sine) * other
-    result = tl.where(d < 2 * HALF, rotated, own).to(tl.bfloat16)
+    column = tl.zeros([1, 1], tl.int32) + h * HEAD
+    result = rotated(partials, bias, weight, r, column, column >= 0, partner, cosine, sine,
+                     tokens, epsilon, SPLITS, COLUMNS, HEAD, BIAS, NORM)
+    kept = (d < HEAD)[None, :] & alive
     if h < HEADS:
-        tl.store(query + (r * HEADS + h).to(tl.int64) * HEAD + d, result, mask=kept)
+        tl.store(query + (r * HEADS + h).to(tl.int64) * HEAD + d[None, :], result, mask=kept)
     else:
         plane = (page * KEY_HEADS + h - HEADS) * HEAD + d
-        tl.store(keys + plane * PAGE + token, result, mask=kept)
+        tl.store(keys + plane[None, :] * PAGE + token, result, mask=kept)
 
 
 @triton.jit
