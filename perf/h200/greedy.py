@@ -29,6 +29,7 @@ CHUNK = 512
 PAGES = 2048
 TOP = 8
 DRAWS = 4096
+SERIES = 4
 
 
 def core(checkpoint: str) -> Any:
@@ -132,45 +133,57 @@ def cuda(checkpoint: str, path: str) -> None:
 
 
 def sampling(harness: Harness) -> None:
-    """Chi-square of draws against the exact distribution that the filters leave."""
-    prompt = prompts()[0]
-    harness.admit(0)
-    harness.prefill({0: prompt})
-    logits = harness.logits(1)[0].astype(np.float64)
+    """Chi-square of draws against the exact distribution that the filters leave of the logits that
+    the device drew from: each submission's own, since another packing rounds them otherwise."""
+    prompt = prompts()[0][:CHUNK // LANES]
+    parts = dict.fromkeys(range(LANES), prompt)
     for settings in ({"temperature": 1.0, "top_k": 20}, {"temperature": 0.8, "top_p": 0.8},
                      {"temperature": 1.2, "min_p": 0.05, "top_k": 50}):
-        expected = distribution(logits, **settings)
-        counts = np.zeros(len(logits))
-        for first in range(0, DRAWS, LANES):
-            for slot in range(LANES):
-                harness.admit(slot, seed=first + slot + 1, **settings)
-            part = dict.fromkeys(range(LANES), prompt)
-            step = max(1, CHUNK // len(prompt))
-            for start in range(0, LANES, step):
-                some = {slot: part[slot] for slot in range(start, min(start + step, LANES))}
-                np.add.at(counts, harness.prefill(some), 1)
-            for slot in range(LANES):
-                harness.release(slot)
-        total = counts.sum()
-        kept = expected * total >= 5
-        outside = counts[expected == 0].sum()
-        chi = (((counts - expected * total) ** 2)[kept] / (expected * total)[kept]).sum()
-        print(f"sampling {settings}: {int(total)} draws, chi-square {chi:.1f} over "
-              f"{int(kept.sum()) - 1} degrees of freedom, {int(outside)} outside the filters",
+        values = []
+        for series in range(SERIES):
+            counts, expected = np.zeros(1, int), None
+            for first in range(0, DRAWS, LANES):
+                for slot in range(LANES):
+                    harness.admit(slot, seed=series * DRAWS + first + slot + 1, **settings)
+                tokens = harness.prefill(parts)
+                if expected is None:
+                    logits = harness.logits(LANES).astype(np.float64)
+                    expected = distribution(logits, **settings)
+                counts = counts + np.bincount(tokens, minlength=expected.shape[1])
+                for slot in range(LANES):
+                    harness.release(slot)
+            assert expected is not None
+            values.append(chi_square(counts, DRAWS * expected.mean(axis=0)))
+        print(f"sampling {settings}, {SERIES} times {DRAWS} draws: chi-square over degrees of "
+              f"freedom, draws outside the filters: "
+              f"{', '.join(f'{chi:.1f} / {free}, {out}' for chi, free, out in values)}",
               flush=True)
+
+
+def chi_square(counts: np.ndarray, expected: np.ndarray) -> tuple[float, int, int]:
+    """(chi-square of the tokens that are expected five times, degrees of freedom, impossible)."""
+    kept = expected >= 5
+    rest = np.array([counts[~kept].sum()]), np.array([expected[~kept].sum()])
+    parts = [(counts[kept], expected[kept])] + ([rest] if rest[1][0] >= 5 else [])
+    chi = sum(float(((seen - due) ** 2 / due).sum()) for seen, due in parts)
+    free = sum(len(due) for _, due in parts) - 1
+    return chi, free, int(counts[expected == 0].sum())
 
 
 def distribution(logits: np.ndarray, temperature: float, top_k: int = 0, top_p: float = 1.0,
                  min_p: float = 0.0) -> np.ndarray:
-    """Probabilities behind temperature, top-k, top-p and min-p."""
-    weights = np.exp((logits - logits.max()) / temperature)
-    order = np.argsort(-weights, kind="stable")
-    if top_k:
-        weights[order[top_k:]] = 0
-    shares = np.cumsum(weights[order]) / weights.sum()
-    weights[order[np.searchsorted(shares, top_p) + 1 :]] = 0
-    weights[weights < min_p] = 0
-    return weights / weights.sum()
+    """Probabilities of each row of logits behind temperature, top-k, top-p and min-p. Ties at a
+    threshold stay together, as they do on the device."""
+    weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+    for row in weights:
+        ordered = np.sort(row)[::-1]
+        if top_k:
+            row[row < ordered[top_k - 1]] = 0
+        if top_p < 1:
+            shares = np.cumsum(np.sort(row)[::-1]) / row.sum()
+            row[row < ordered[np.searchsorted(shares, top_p)]] = 0
+        row[row < min_p] = 0
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def contain(harness: Harness) -> None:

@@ -2,11 +2,16 @@
 
     helios prepare --target cuda-sm90 --checkpoint CHECKPOINT --out CORE
     python perf/h200/served.py CORE OUT.npz      # OUT.npz: greedy.py host
+
+Then 10,000 steps with every function of the driver counted.
 """
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +22,34 @@ from embedded import Embedded
 from greedy import TOKENS, compare, prompts
 
 from helios_dod.edges import Edge, Submission
+from helios_dod.executors.cuda.driver import driver
 from helios_dod.runtime.devices import plan_for_device
 from helios_dod.runtime.native_model import NativeModel
 from helios_dod.runtime.selection import Options
+
+STEPS = 10_000
+
+
+def trace(ask: Callable[[], object]) -> None:
+    """Counts every function of the driver that is called while requests run for STEPS steps."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Any) -> Any:
+        def one(*arguments: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments)
+
+        return one
+
+    functions = {name: getattr(driver, name) for name in dir(driver) if name.startswith("cu")
+                 and callable(getattr(driver, name))}
+    for name, function in functions.items():
+        setattr(driver, name, counted(name, function))
+    while calls["cuGraphLaunch"] < STEPS:
+        ask()
+    for name, function in functions.items():
+        setattr(driver, name, function)
+    print(f"driver functions in {calls['cuGraphLaunch']} steps: {dict(calls)}", flush=True)
 
 
 def main() -> None:
@@ -40,6 +70,8 @@ def main() -> None:
         count = sum(len(answer.tokens) for answer in answers)
         print(f"run {repetition}: {count} tokens of {len(texts)} requests in {spent:.2f} s, "
               f"{count / spent:.0f} a second")
+    trace(lambda: running.ask([Submission(i + 1, np.array(text, np.int32), TOKENS)
+                               for i, text in enumerate(texts)]))
     compare(np.load(sys.argv[2]), np.array([answer.tokens for answer in answers]))
     model.close()
 

@@ -131,78 +131,6 @@ def graph_us(run):
     return best
 
 
-ATTENTION = {"8b": (32, 8, 128), "1b": (32, 8, 64)}  # heads, key heads, head
-CONTEXT = 1150
-PAGE = 16
-
-
-def attention_configs(batch):
-    """(pages of a step, warps, stages, splits) worth trying."""
-    splits = {1: (16, 32), 8: (2, 4, 8), 64: (1, 2, 4)}[batch]
-    return list(itertools.product((2, 4, 8), (1, 2, 4), (1, 2, 3, 4), splits))
-
-
-def attend(buffers, shape, batch, config, warm=False):
-    """Runs or compiles one configuration of decode attention."""
-    from helios_dod.ignition.kernels import attention
-
-    heads, key_heads, head = shape
-    pages, warps, stages, splits = config
-    (attention.attention.warmup if warm else attention.attention[batch, key_heads, splits])(
-        *buffers, CONTEXT // PAGE + 16, 0.1, HEADS=heads, KEY_HEADS=key_heads, HEAD=head,
-        PAGE=PAGE, WINDOW=0, TILES=1, BLOCK_Q=4, GROUP=4, PAGES=pages, SPLITS=splits,
-        num_warps=warps, num_stages=stages,
-        **({"grid": (batch, key_heads, splits)} if warm else {}))
-
-
-def warm_attention(task):
-    """Compiles into Triton's cache."""
-    import torch
-
-    name, batch, config = task
-    b, f, i = torch.bfloat16, torch.float32, torch.int32
-    attend((b, b, f, f, i, i, i, b, b, i, i, i), ATTENTION[name], batch, config, warm=True)
-
-
-def tune_attention():
-    """Best tiles of decode attention, us and share of 4,657 GB/s."""
-    import torch
-
-    tasks = [(name, batch, config) for name in ATTENTION for batch in (1, 8, 64)
-             for config in attention_configs(batch)]
-    with multiprocessing.get_context("spawn").Pool(14) as pool:
-        pool.map(warm_attention, tasks, chunksize=4)
-    i32 = dict(dtype=torch.int32, device="cuda")
-    for name, shape in ATTENTION.items():
-        heads, key_heads, head = shape
-        for batch in (1, 8, 64):
-            per = CONTEXT // PAGE + 16
-            size = batch * per * key_heads * PAGE * head
-            copies = max(2, min(LAUNCHES, int(200e6 / (4 * size)) + 1))
-            caches = [[torch.randn(size, device="cuda").bfloat16() for _ in range(2)]
-                      for _ in range(copies)]
-            rows = torch.arange(batch, **i32)
-            table = torch.randperm(batch * per, device="cuda").to(torch.int32)
-            q = torch.randn(batch * heads * head, device="cuda").bfloat16()
-            parts = torch.empty(batch * heads * 32 * head, device="cuda")
-            sums = torch.empty(batch * heads * 64, device="cuda")
-            fixed = (torch.full((batch,), CONTEXT, **i32), rows, table)
-            tail = (rows, torch.ones(batch, **i32), torch.full((1,), batch, **i32))
-            results = []
-            for config in attention_configs(batch):
-                def run(config=config):
-                    for n in range(LAUNCHES):
-                        attend((q, q, parts, sums, *fixed, *caches[n % copies], *tail), shape,
-                               batch, config)
-                results.append((graph_us(run), config))
-            results.sort()
-            nbytes = batch * CONTEXT * key_heads * head * 4
-            for us, config in results[:6]:
-                print(f"attention {name} batch {batch}: {us:.2f} us {nbytes / us / 1e-6 / PEAK:.3f}"
-                      f" pages {config[0]} warps {config[1]} stages {config[2]} "
-                      f"splits {config[3]}", flush=True)
-
-
 def vector_configs(columns, gated):
     """(rows, step, warps) worth trying for one token."""
     for block, step, warps in itertools.product((1, 2, 4, 8, 16), (256, 512, 1024, 2048, 4096),
@@ -264,4 +192,4 @@ def tune_vector():
 if __name__ == "__main__":
     import sys
 
-    {"attention": tune_attention, "vector": tune_vector}.get("".join(sys.argv[1:]), main)()
+    {"vector": tune_vector}.get("".join(sys.argv[1:]), main)()
