@@ -1,5 +1,8 @@
 """A bounded part of tests/fuzz_cores.py: mutants of every carrier are refused by name or valid."""
 
+import itertools
+import time
+
 import pytest
 
 from tests import fuzz_cores
@@ -15,6 +18,31 @@ def test_mutants(seed, monkeypatch):
     for carrier in fuzz_cores.CARRIERS:
         assert counts[carrier, "signed", "valid"] and counts[carrier, "signed", "refused"]
         assert counts[carrier, "unsigned", "refused"]
+
+
+def wait():
+    time.sleep(0.6)
+
+
+def work():
+    until = time.process_time() + 0.3
+    while time.process_time() < until:
+        pass
+
+
+@pytest.mark.parametrize("slow", [wait, work])
+def test_a_hang_would_be_seen(monkeypatch, slow):
+    """Waiting and working both; a process that is stopped and goes on later does neither."""
+    calls = itertools.count()
+
+    def load(path):
+        if next(calls) >= 2 * len(fuzz_cores.CARRIERS):  # each honest core is loaded twice
+            slow()
+
+    monkeypatch.setattr(fuzz_cores, "HANG_S", 0.25)
+    monkeypatch.setattr(fuzz_cores, "load", load)
+    _, failures, _ = fuzz_cores.fuzz(1, 1)
+    assert any("of processor" in failure for failure in failures)
 
 
 def test_a_lenient_reader_would_be_seen(monkeypatch):
