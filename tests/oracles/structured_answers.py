@@ -33,6 +33,8 @@ PLACES = ("properties", "patternProperties", "$defs", "definitions", "dependentS
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 COMBINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "$ref",
             "dependentSchemas", "dependencies", "dependentRequired")
+KNOWN = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
+         "uri")
 FREE = ("string", "integer", "boolean", "null", "array", "object")
 ABOUT = {
     **dict.fromkeys(("items", "prefixItems", "additionalItems", "contains", "minItems", "maxItems",
@@ -70,18 +72,18 @@ def limited(schema: Any, beside: bool = False) -> Any:
         kinds = ["integer" if kind == "number" else kind for kind in kinds]
         made["type"] = kinds if len(kinds) > 1 else kinds[0]
     bound_numbers(made, kinds)
-    if "string" in kinds and not set(made) & {"maxLength", "pattern", "format"}:
-        made["maxLength"] = max(12, int(made.get("minLength", 0)))
+    if "string" in kinds and "maxLength" not in made and made.get("format") not in KNOWN:
+        made["maxLength"] = max(24 if "pattern" in made else 12, int(made.get("minLength", 0)))
     if "array" in kinds and "maxItems" not in made:
         made["maxItems"] = max(2, int(made.get("minItems", 0)),
                                len(made.get("prefixItems", ())))
     if beside:
         return made
-    if "array" in kinds and "items" not in made and not set(made) & set(COMBINED):
+    if "array" in kinds and made.get("items", True) is True and not set(made) & set(COMBINED):
         made["items"] = PLAIN
-    if "object" in kinds and "additionalProperties" not in made:
+    if "object" in kinds and made.get("additionalProperties", True) is True:
         made["additionalProperties"] = PLAIN
-        mentioned = {name: {} for name in names_beside(schema)}
+        mentioned = names_beside(schema)
         made["properties"] = mentioned | made.get("properties", {})
         if not made["properties"]:
             del made["properties"]
@@ -119,25 +121,28 @@ def bound_numbers(made: dict[str, Any], kinds: list[str]) -> None:
         made["maximum"] = max(999, made.get("minimum", 0) if least is True else least) + 999
 
 
-def names_beside(schema: dict[str, Any]) -> set[str]:
-    """Names of properties that schemas about the same value speak of."""
-    found: set[str] = set()
+def names_beside(schema: dict[str, Any]) -> dict[str, Any]:
+    """Names of properties that schemas about the same value speak of: free where those say what
+    they are, else plain values."""
+    found: dict[str, Any] = {}
     waiting: list[Any] = [schema]
     while waiting:
         part = waiting.pop()
         if not isinstance(part, dict):
             continue
-        found |= set(part.get("properties", {})) | set(part.get("required", []))
+        found = {**dict.fromkeys(part.get("required", []), PLAIN), **found,
+                 **{key: {} for key in part.get("properties", {})}}
         for name in COMBINED:
             value = part.get(name)
             if isinstance(value, list):
                 waiting += value
             elif isinstance(value, dict) and name.startswith("depend"):
-                found |= set(value)
+                named = [*value, *(text for demand in value.values() if isinstance(demand, list)
+                                   for text in demand)]
+                found = {**dict.fromkeys(named, PLAIN), **found}
                 waiting += value.values()
             else:
                 waiting.append(value)
-        found |= {text for value in waiting if isinstance(value, list) for text in value}
     return found
 
 
