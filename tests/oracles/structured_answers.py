@@ -9,6 +9,7 @@ since a small model writes on; the answer is validated against the schema as it 
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -178,7 +179,10 @@ def judge(name: str, schema: Any, status: int, result: Any) -> tuple[str, str]:
     draft = next((draft for draft in VALIDATORS if f"{draft}/" in name), None)
     validator = VALIDATORS[draft] if draft else jsonschema.validators.validator_for(
         schema, default=jsonschema.Draft202012Validator)
-    problems = list(validator(schema).iter_errors(document))
+    try:
+        problems = list(validator(schema).iter_errors(document))
+    except re.error as error:  # a pattern that Python's expressions cannot say
+        return "unchecked", str(error)
     return ("invalid", problems[0].message) if problems else ("valid", "")
 
 
