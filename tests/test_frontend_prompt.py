@@ -252,8 +252,6 @@ def test_variables_that_a_template_sets_by_default_are_its_variables() -> None:
     ({"continue_final_message": True}, "continue_final_message"),
     ({"tool_choice": "required"}, "tool_choice"), ({"tool_choice": "sometimes"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-     "tools[0].function.strict"),
     ({"tools": TOOLS * 2}, "tools[1].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "messages[0].tool_calls"),

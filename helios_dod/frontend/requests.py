@@ -32,7 +32,7 @@ OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt",
 
 # Inclusive bounds of numeric fields.
 BOUNDS: dict[str, tuple[float, float]] = {
-    "prompt_logprobs": (0, TOP_LOGPROBS_MAX),
+    "prompt_logprobs": (0, 0),  # the prompt's own tokens are scored, without alternatives
     "n": (1, CHOICES_MAX), "max_tokens": (1, 2**31 - 2), "max_completion_tokens": (1, 2**31 - 2),
     "min_tokens": (0, 2**31 - 2), "thinking_token_budget": (0, 2**31 - 2),
     "temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1),
@@ -271,10 +271,6 @@ def check_observation(request: ChatRequest) -> None:
         raise RequestError(
             "'stream_options.continuous_usage_stats' requires 'include_usage' to be true.",
             "stream_options.continuous_usage_stats", "invalid_value")
-    if request.prompt_logprobs:
-        raise RequestError(
-            "'prompt_logprobs' must be 0: the prompt's own tokens are scored, alternatives are not "
-            f"supported; got {request.prompt_logprobs}.", "prompt_logprobs", "unsupported_value")
 
 
 def refuse_shape(problem: str, shape: Shape) -> NoReturn:
