@@ -11,8 +11,10 @@ import numpy as np
 from helios_dod.errors import UserError
 from helios_dod.limits import (
     BIAS_MAX,
+    BOUNDARIES_MAX,
     DELIMITERS_MAX,
     EOS_MAX,
+    SPANS_MAX,
     STOP_IDS_MAX,
     STOP_ROW_PAD,
     STOP_SEQUENCE_TOKENS_MAX,
@@ -35,7 +37,7 @@ from helios_dod.terms import (
 WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperature", "top_p",
          "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty",
          "top_logprobs", "bias_count", "stop_words", "flags",
-         "grammar_bytes")  # order of put_submission's words
+         "grammar_bytes", "span_count", "boundary_count")  # order of put_submission's words
 
 EVENT = np.dtype([
     ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
@@ -75,13 +77,17 @@ class Submission:
     deadline_ns: int = 0  # absolute on the engine's clock, 0: none
     timed: bool = False  # stamp each token's completion
     scored: bool = False  # score the prompt's tokens
+    # token ranges (first, end, 64-bit digest of what they stand for) that nothing cuts, ascending
+    spans: tuple[tuple[int, int, int], ...] = ()
+    boundaries: tuple[int, ...] = ()  # endpoints where other prompts may part, ascending
 
 
 @kernel
 def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, payload):
-    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stops, grammar).
+    """Writes one row and its payload (int32: prompt, bias tokens, bias values, stops, grammar,
+    spans, boundaries).
 
-    words: int32 [16] in the order of WORDS. False when the ring has no room."""
+    words: int32 [18] in the order of WORDS. False when the ring has no room."""
     ring = world[0].ingress
     rows, capacity = ring.kind.shape[1], ring.words.shape[1]
     end, bound = ring.end[frontend, 0], world[0].settings.queue_capacity
@@ -121,6 +127,8 @@ def put_submission(world, frontend, tag, deadline_ns, seed, salt, words, eos, pa
     ring.stop_words[frontend, row] = words[13]
     ring.flags[frontend, row] = words[14]
     ring.grammar_bytes[frontend, row] = words[15]
+    ring.span_count[frontend, row] = words[16]
+    ring.boundary_count[frontend, row] = words[17]
     for i in range(EOS_MAX):
         ring.eos[frontend, row, i] = eos[i]
     store_release(ring.end[frontend], 0, end + 1)
@@ -199,6 +207,7 @@ class Edge:
         for one that never fits."""
         check_fits(request, self._context_max)
         check_stops(request, *self._stop_symbols)
+        check_cuts(request)
         stops = stop_block(request)
         sampling = (request.temperature, request.top_p, request.min_p)
         penalties = (request.repetition_penalty, request.presence_penalty,
@@ -210,6 +219,7 @@ class Edge:
             (FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0)
             | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0)
             | (FLAG_KEEP_STOP if request.keep_stop else 0), len(request.grammar),
+            len(request.spans), len(request.boundaries),
         ], dtype=np.int32)
         eos = np.full(EOS_MAX, -1, dtype=np.int32)
         eos[: len(request.eos)] = request.eos
@@ -219,6 +229,7 @@ class Edge:
             np.fromiter(request.bias.values(), np.float32, len(request.bias)).view(np.int32),
             stops,
             np.frombuffer(request.grammar + bytes(-len(request.grammar) % 4), np.int32),
+            span_block(request), np.asarray(request.boundaries, dtype=np.int32),
         ])
         return bool(put_submission(
             self.world, self.frontend, request.tag, request.deadline_ns,
@@ -239,12 +250,42 @@ def row_words(request: Submission) -> int:
                for words in (len(request.prompt), -(-len(request.grammar) // 4)))
 
 
+def span_block(request: Submission) -> np.ndarray:
+    """Spans as words: first, end, and both halves of the digest."""
+    words = np.zeros((len(request.spans), 4), np.int32)
+    for i, (first, end, digest) in enumerate(request.spans):
+        words[i, :2] = first, end
+        words[i, 2:] = np.array([digest], np.uint64).view(np.int32)
+    return words.reshape(-1)
+
+
+def check_cuts(request: Submission) -> None:
+    """Raises UserError unless spans and boundaries ascend inside the prompt and none cuts one."""
+    at, count = 0, len(request.prompt)
+    for first, end, _ in request.spans:
+        if not at <= first < end <= count:
+            raise UserError(f"spans: {first} to {end}, not ascending inside {count} tokens")
+        at = end
+    if request.scored and at == count:
+        raise UserError(f"spans: the last one ends the prompt, at {count}, whose tokens but the "
+                        "last are scored by themselves")
+    at = 0
+    for endpoint in request.boundaries:
+        inside = any(first < endpoint < end for first, end, _ in request.spans)
+        if not at < endpoint <= count or inside:
+            raise UserError(f"boundaries: {endpoint}, not ascending outside spans and up to "
+                            f"{count}, the end of the prompt")
+        at = endpoint
+
+
 def check_fits(request: Submission, context_max: int) -> None:
     """Raises UserError where a request is larger than a row: it would never find room."""
     for name, count, most in (
             ("prompt", len(request.prompt), context_max),
             ("prompt and grammar", row_words(request), context_max),
             ("eos", len(request.eos), EOS_MAX),
+            ("spans", len(request.spans), SPANS_MAX),
+            ("boundaries", len(request.boundaries), BOUNDARIES_MAX),
             ("stop_ids", len(request.stop_ids), STOP_IDS_MAX),
             ("stop_sequences", len(request.stop_sequences), STOP_SEQUENCES_MAX),
             ("stop_strings", len(request.stop_strings), STOP_STRINGS_MAX),

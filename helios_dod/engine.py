@@ -21,7 +21,7 @@ from helios_dod.system import kernel, load_acquire
 from helios_dod.systems.retire import scores_pending
 from helios_dod.tables.grammars import see_answers, write_answer
 from helios_dod.tables.rings import see_rings
-from helios_dod.terms import FRAME_SUBMITTED, FREE, SLOT_DRAINING
+from helios_dod.terms import CLOSING_WAITS, FRAME_SUBMITTED, FREE, SLOT_DRAINING
 
 IDLE_WAIT_S = 0.5  # an idle engine looks around this often, should a wake-up ever be missed
 
@@ -84,7 +84,7 @@ def retirable(world):
     for i in range(slots.live_count):
         slot = slots.live[i]
         if (slots.state[slot] == SLOT_DRAINING and slots.in_flight[slot] == 0
-                and not scores_pending(world, slot)):
+                and slots.closing[slot] != CLOSING_WAITS and not scores_pending(world, slot)):
             return True
     return False
 

@@ -32,6 +32,9 @@ COPY_QUEUES = 2  # copies between device and memory; copies that the disk takes 
 DRAFT_SOURCES = 2  # drawn by the program, copied from the request's own text
 DRAFT_KINDS = 3  # of a cohort's drafts: only drawn, only copied, copied where there is a copy
 COPY_ROWS = 1024  # n-grams of one slot's text that are remembered; a power of two
+CAUSES_MAX = 4  # causes of snapshots
+SPANS_MAX = 16  # atomic spans of one prompt
+BOUNDARIES_MAX = 16  # boundary endpoints of one prompt
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
 
 
@@ -47,6 +50,8 @@ class Limits:
     width_max: int  # tokens that one lane can emit in one frame (W)
     pages_max: int
     pages_per_request_max: int
+    snapshots_max: int
+    window_pages_max: int  # pages of a windowed history that one request holds
     context_max: int  # prompt and output tokens of one request
     blocks_max: int  # token blocks of the arena, shared by all accepted requests
     programs_max: int
@@ -124,7 +129,8 @@ class Limits:
 
 TEST_MIN = Limits(
     "TEST_MIN", requests_max=6, slots_max=4, lanes_max=3, packed_max=16, width_max=4,
-    pages_max=48, pages_per_request_max=32, context_max=512, blocks_max=12,
+    pages_max=48, pages_per_request_max=32, snapshots_max=8, window_pages_max=32,
+    context_max=512, blocks_max=12,
     programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
     mask_words_max=64, grammar_words_max=256,
     frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
@@ -132,7 +138,8 @@ TEST_MIN = Limits(
 )
 SMALL = Limits(
     "SMALL", requests_max=256, slots_max=64, lanes_max=64, packed_max=1024, width_max=8,
-    pages_max=65_536, pages_per_request_max=1024, context_max=16_384, blocks_max=16_384,
+    pages_max=65_536, pages_per_request_max=1024, snapshots_max=64, window_pages_max=256,
+    context_max=16_384, blocks_max=16_384,
     programs_max=64, bindings_max=2048, staging_words_max=786_432, page_updates_max=2048,
     mask_words_max=8192, grammar_words_max=32_768,
     frontends_max=4, ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
@@ -140,7 +147,8 @@ SMALL = Limits(
 )
 MEDIUM = Limits(
     "MEDIUM", requests_max=1024, slots_max=256, lanes_max=256, packed_max=4096, width_max=8,
-    pages_max=262_144, pages_per_request_max=2048, context_max=32_768, blocks_max=32_768,
+    pages_max=262_144, pages_per_request_max=2048, snapshots_max=256, window_pages_max=512,
+    context_max=32_768, blocks_max=32_768,
     programs_max=128, bindings_max=4096, staging_words_max=2_621_440, page_updates_max=8192,
     mask_words_max=8192, grammar_words_max=65_536,
     frontends_max=8, ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
@@ -148,7 +156,8 @@ MEDIUM = Limits(
 )
 LARGE = Limits(
     "LARGE", requests_max=4096, slots_max=1024, lanes_max=1024, packed_max=16_384, width_max=8,
-    pages_max=1_048_576, pages_per_request_max=8192, context_max=131_072, blocks_max=131_072,
+    pages_max=1_048_576, pages_per_request_max=8192, snapshots_max=1024, window_pages_max=1024,
+    context_max=131_072, blocks_max=131_072,
     programs_max=256, bindings_max=8192, staging_words_max=9_437_184, page_updates_max=32_768,
     mask_words_max=8192, grammar_words_max=65_536,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
@@ -156,7 +165,8 @@ LARGE = Limits(
 )
 HUGE = Limits(
     "HUGE", requests_max=8192, slots_max=4096, lanes_max=4096, packed_max=32_768, width_max=8,
-    pages_max=1_048_576, pages_per_request_max=2048, context_max=32_768, blocks_max=131_072,
+    pages_max=1_048_576, pages_per_request_max=2048, snapshots_max=1024,
+    window_pages_max=1024, context_max=32_768, blocks_max=131_072,
     programs_max=256, bindings_max=8192, staging_words_max=25_165_824, page_updates_max=32_768,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=32_768,
     mask_words_max=8192, grammar_words_max=65_536,

@@ -45,6 +45,7 @@ SLOT_PREFILL = 2  # prompt tokens remain to be submitted
 SLOT_DECODE = 3  # every prompt token is submitted
 SLOT_DRAINING = 4  # finished or cancelled, frames in flight still name it
 SLOT_RESTORING = 5  # waits for pages of its text that are not on the device
+SLOT_COPIES = 6  # initialised; a snapshot, or pages, are to be copied into its own
 
 # pages.state
 PAGE_PRIVATE = 1
@@ -69,6 +70,21 @@ COPY_OFFLOAD = 1  # device -> memory
 COPY_RESTORE = 2  # memory -> device
 COPY_SINK = 3  # memory -> disk
 COPY_FETCH = 4  # disk -> device
+
+# snapshots.state
+SNAPSHOT_WRITING = 1  # a program fills it
+SNAPSHOT_READY = 2  # can be found
+
+# snapshots.cause
+CAUSE_PROMPT = 0  # the end of a prompt
+CAUSE_PAGE = 1  # a page boundary inside a prompt
+CAUSE_TURN = 2  # the end of an answer
+CAUSE_BOUNDARY = 3  # a boundary endpoint of the prompt
+
+# slots.closing: the snapshot of an ended answer
+CLOSING_NONE = 0
+CLOSING_WAITS = 1  # its program is to be composed
+CLOSING_DONE = 2
 
 # frames.state
 FRAME_COMPOSED = 1  # lanes chosen, pages reserved
@@ -115,6 +131,9 @@ SOURCE_PAGE_UPDATE_COUNT = 30
 SOURCE_PAGE_UPDATES = 31
 SOURCE_PAGE_COPY_COUNT = 32
 SOURCE_PAGE_COPIES = 33
+SOURCE_STATE_ROW = 35
+SOURCE_RESTORE_SOURCE = 36
+SOURCE_SNAPSHOT_DESTINATION = 37
 SOURCE_SEED = 40
 SOURCE_TEMPERATURE = 41
 SOURCE_TOP_P = 42
@@ -195,3 +214,4 @@ REJECT_EMPTY = 4  # no prompt token
 REJECT_BLOCKS = 5  # token arena smaller than the request
 REJECT_STOPS = 6  # stop strings, but the engine has no byte table
 REJECT_GRAMMAR = 7  # no program takes grammar masks
+REJECT_SPAN = 8  # an atomic span is longer than any program's share of a prompt

@@ -20,27 +20,33 @@ from helios_dod.tables.requests import Requests
 from helios_dod.tables.rings import Egress, Ingress
 from helios_dod.tables.settings import Clock, Counters, Settings
 from helios_dod.tables.slots import Slots
+from helios_dod.tables.snapshots import Snapshots
 from helios_dod.tables.stops import Stops
 from helios_dod.tables.tiers import Tiers
 from helios_dod.tables.tokens import Tokens
+from helios_dod.tables.windows import Windows
 
 TABLES: tuple[Table, ...] = (
-    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Tiers, Copies, Candidates,
-    Drafts, Frames, Lanes, Programs, Bindings, Staging, Completions, Ingress, Egress, Stops, Pieces,
-    Grammars,
+    Settings, Clock, Counters, Requests, Tokens, Slots, Pages, Prefixes, Tiers, Copies, Snapshots,
+    Windows, Candidates, Drafts, Frames, Lanes, Programs, Bindings, Staging, Completions, Ingress,
+    Egress, Stops, Pieces, Grammars,
 )
 
 LINKS = {  # columns that name no row when unused
-    "requests": ("slot", "match_page", "waiting_next", "waiting_previous", "blocks",
-                 "waiting_first", "waiting_last"),
+    "requests": ("slot", "match_page", "match_snapshot", "waiting_next", "waiting_previous",
+                 "blocks", "waiting_first", "waiting_last"),
     "tokens": ("owner",),
-    "slots": ("request", "pages", "published_page", "feature_slot", "grammar"),
+    "slots": ("request", "pages", "published_page", "feature_slot", "grammar", "restore",
+              "window_pages"),
     "grammars": ("slot",),
     "pages": ("owner", "place", "parent", "older", "newer", "oldest", "newest"),
     "tiers": ("oldest", "newest"),
     "prefixes": ("page",),
+    "snapshots": ("owner", "page", "bucket_next", "older", "newer", "buckets", "oldest",
+                  "newest", "window_pages"),
     "frames": ("program",),
     "programs": ("smaller",),
+    "lanes": ("restore", "snapshot"),
 }
 
 

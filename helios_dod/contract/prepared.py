@@ -6,6 +6,8 @@ Integers that stand for a choice (operation, source, indexing, kind) are those o
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
+RECURRENT, CONTINUATION = 4, 5  # proto HistoryKind
+
 
 @dataclass(frozen=True)
 class PreparedExtent:
@@ -136,6 +138,30 @@ class PreparedCache:
     tables: tuple[PreparedTable, ...]
     cursor_lag_tokens: int
     cursor_state: PreparedState | None = None  # committed draft cursor; None: completions say -1
+
+    @property
+    def stateful(self) -> bool:
+        """Does some history go on from a snapshot only, so that pages alone do not continue a
+        text?"""
+        return any(region.kind in (RECURRENT, CONTINUATION) or region.page_group > 0
+                   for region in self.regions)
+
+    @property
+    def view_pages(self) -> int:
+        """Pages by which the furthest page-table view of group 0 is shifted."""
+        return max((table.page_offset for table in self.tables if table.page_group == 0), default=0)
+
+    @property
+    def window_tokens(self) -> int:
+        """The widest window of page group 1, 0 without that group."""
+        return max((region.window_tokens for region in self.regions if region.page_group == 1),
+                   default=0)
+
+    @property
+    def partial(self) -> bool:
+        """Can state inside a page be kept: in continuation storage, or because nothing is paged?"""
+        kinds = {region.kind for region in self.regions}
+        return CONTINUATION in kinds or kinds == {RECURRENT}
 
 
 class PreparedSyntax:

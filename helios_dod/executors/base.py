@@ -27,6 +27,8 @@ class Geometry:
     state_rows: int = 0  # execution: of all slots
     snapshot_rows: int = 0  # of all snapshots
     windowed_pages: int = 0
+    window_pages: int = 0  # of page group 1 that one request holds at most
+    snapshots: int = 0
 
     def extent(self, symbol: int, multiplier: int) -> int:
         """Value of a proto Extent; symbol 0 is a constant axis."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
+from helios_dod.executors.histories import Histories
 from helios_dod.executors.simulated_device import (
     EMPTY_HISTORY,
     NONE,
@@ -36,7 +37,10 @@ from helios_dod.terms import (
     COPY_RESTORE,
     COPY_SINK,
     OP_INITIALIZE,
+    OP_RESTORE,
     OP_SPECULATIVE,
+    SOURCE_RESTORE_SOURCE,
+    SOURCE_SNAPSHOT_DESTINATION,
     STATUS_NON_FINITE,
 )
 
@@ -118,10 +122,14 @@ class SimulatedExecutor:
         self.lengths = np.zeros(geometry.lanes, np.int32)
         # proposal_confidence: by frame, then submitted row
         self.confidence = np.zeros((FRAMES_MAX, slots, drafts), np.float32)
+        self.differ = np.zeros(geometry.lanes, np.uint64)
+        others = self.contract.cache.stateful or self.contract.cache.view_pages > 0
+        self.histories = Histories(self.contract, geometry, staging_first) if others else None
         self.at = np.full((len(self.contract.programs), SOURCES), NONE, np.int64)
         for row, program in enumerate(self.contract.programs):
             for binding in program.bindings:
-                self.at[row, binding.source] = staging_first[binding.buffer]
+                if binding.table == 0:
+                    self.at[row, binding.source] = staging_first[binding.buffer]
 
     def submit(self, frame: int, program: int, sequence: int) -> None:
         """Queues a program behind the one before it."""
@@ -188,17 +196,28 @@ class SimulatedExecutor:
         return self._finished
 
     def _run(self, frame: int, program: int) -> None:
-        at = self.at[program]
-        if self.contract.programs[program].operation == OP_INITIALIZE:
+        at, operation = self.at[program], self.contract.programs[program].operation
+        others = self.histories
+        if operation == OP_INITIALIZE:
             initialize(self.world[0]["staging"]["words"][frame], at, self.seeds, self.limits,
                        self.minimums, self.stops, self.generated, self.status)
+            if others is not None:
+                others.clear(self.world, frame, at)
             return
-        if self.contract.programs[program].operation == OP_SPECULATIVE:
+        if operation == OP_SPECULATIVE:
             self._run_round(frame, program)
             return
+        if others is not None and operation != OP_RESTORE:
+            others.follow(self.world, frame, at, program, self.table, self.cache, self.pending,
+                          self.differ)
+        elif others is not None:
+            others.restore(self.world, frame, at, program, self.table, self.cache)
         run_program(self.world, frame, at, self.page_tokens, self.contract.vocabulary, self.table,
                     self.cache, self.pending, self.endpoint, self.seeds, self.limits,
-                    self.minimums, self.stops, self.generated, self.status)
+                    self.minimums, self.stops, self.generated, self.status, self.differ)
+        if others is not None:
+            for source in (SOURCE_RESTORE_SOURCE, SOURCE_SNAPSHOT_DESTINATION):
+                others.copy(self.world, frame, at, source, self.table, self.cache)
 
     def _run_round(self, frame: int, program: int) -> None:
         chosen = self.contract.programs[program]

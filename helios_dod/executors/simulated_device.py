@@ -143,8 +143,9 @@ def advance(slot, token, limits, minimums, stops, generated, status):
 
 @kernel
 def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending, endpoint, seeds,
-                limits, minimums, stops, generated, status):
-    """Page-table updates, then every lane: records, draw, completion."""
+                limits, minimums, stops, generated, status, differ):
+    """Page-table updates, then every lane: records, draw, completion. differ: what other histories
+    of each lane disagree in, 0: nothing."""
     words, done = world[0].staging.words[frame], world[0].completions
     update_table(words, at, table)
     for lane in range(words[at[SOURCE_LIVE_LANES]]):
@@ -154,7 +155,7 @@ def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending
         if at[SOURCE_TARGET_TOKEN] >= 0:
             score_lane(words, at, frame, lane, slot, page_tokens, table, cache, done)
         if lane < words[at[SOURCE_LIVE_SAMPLED]] and status[slot] == STATUS_RUNNING:
-            token = draw(history, seeds[slot], vocabulary)
+            token = draw(history ^ differ[lane], seeds[slot], vocabulary)
             if at[SOURCE_GRAMMAR_MASK] >= 0:
                 mask = at[SOURCE_GRAMMAR_MASK] + lane * -(-vocabulary // MASK_BITS)
                 token = allowed_from(words, mask, token, vocabulary)

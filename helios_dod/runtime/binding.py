@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from helios_dod.contract.prepared import PreparedContract, PreparedProgram
+from helios_dod.contract.prepared import PreparedContract, PreparedProgram, PreparedTable
 from helios_dod.executors.base import Geometry
 from helios_dod.limits import MASK_BITS, NO_ROW
 from helios_dod.runtime.selection import Selection
@@ -14,10 +14,14 @@ from helios_dod.terms import (
     OP_DECODE,
     OP_MIXED,
     OP_PREFILL,
+    OP_SCORED_PREFILL,
     OP_SPECULATIVE,
     SOURCE_CANDIDATE_COUNT,
     SOURCE_CONSUMED,
+    SOURCE_PAGE_COPIES,
     SOURCE_POSITION,
+    SOURCE_RESTORE_SOURCE,
+    SOURCE_SNAPSHOT_DESTINATION,
     SOURCE_SPECULATIVE_PREFIX_LIMIT,
 )
 from helios_dod.world import fill_free, fill_pages
@@ -44,13 +48,15 @@ def staging_layout(contract: PreparedContract, geometry: Geometry) -> tuple[dict
 
 
 def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry: Geometry,
-                 first: dict[int, int]) -> None:
+                 first: dict[int, int], tables: tuple[PreparedTable, ...]) -> None:
     """Fills one row of `programs` and its rows of `bindings`."""
     programs, bindings = world[0]["programs"], world[0]["bindings"]
     programs["operation"][row] = program.operation
     programs["host_pending"][row] = program.host_pending
     programs["histogram"][row] = program.histogram
     programs["masked"][row] = program.masked
+    programs["restores"][row] = binds(program, SOURCE_RESTORE_SOURCE)
+    programs["copies"][row] = binds(program, SOURCE_PAGE_COPIES)
     programs["batch"][row] = program.batch
     programs["drafts"][row] = program.drafts
     programs["width"][row] = program.width
@@ -74,6 +80,8 @@ def bind_program(world: np.ndarray, row: int, program: PreparedProgram, geometry
         bindings["offset"][at] = binding.offset
         bindings["padding"][at] = binding.padding
         bindings["constant"][at] = binding.constant
+        bindings["group"][at] = tables[binding.table].page_group if tables else 0
+        bindings["shift"][at] = tables[binding.table].page_offset if tables else 0
     bindings["binding_count"] = start + len(program.bindings)
 
 
@@ -120,6 +128,43 @@ def cache_seed(contract: PreparedContract) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
+def binds(program: PreparedProgram, source: int) -> bool:
+    """Does a program take values of that source?"""
+    return any(binding.source == source for binding in program.bindings)
+
+
+def longest_span(contract: PreparedContract, selection: Selection) -> int:
+    """Tokens of an atomic span that every program's share of a prompt holds, however many other
+    requests decode beside it."""
+    scored = [contract.programs[i].packed for i in selection.programs
+              if contract.programs[i].operation == OP_SCORED_PREFILL]
+    share = selection.prefill_tokens - selection.geometry.slots + 1
+    return max(min(share, *scored), 1)
+
+
+def bind_snapshots(world: np.ndarray, contract: PreparedContract, selection: Selection) -> None:
+    """What snapshots the selected programs can write and restore."""
+    settings, geometry, cache = world[0]["settings"], selection.geometry, contract.cache
+    programs = [contract.programs[i] for i in selection.programs]
+    settings["stateful"] = cache.stateful
+    settings["partial"] = cache.partial
+    settings["state_rows"] = geometry.state_rows_per_request
+    settings["view_pages"] = cache.view_pages
+    settings["window_tokens"] = cache.window_tokens
+    fill_free(world[0]["windows"], geometry.windowed_pages)
+    world[0]["windows"]["page_count"] = geometry.windowed_pages
+    if not (cache.stateful and selection.caching and geometry.snapshots):
+        return
+    fill_free(world[0]["snapshots"], geometry.snapshots)
+    world[0]["snapshots"]["snapshot_count"] = geometry.snapshots
+    settings["snapshot_inline"] = all(
+        binds(p, SOURCE_SNAPSHOT_DESTINATION) for p in programs
+        if p.operation in (OP_PREFILL, OP_MIXED))
+    settings["snapshot_closing"] = all(
+        binds(p, SOURCE_SNAPSHOT_DESTINATION) for p in programs
+        if binds(p, SOURCE_RESTORE_SOURCE))
+
+
 def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) -> dict[int, int]:
     """Fills a fresh world; the staging layout (STAGING buffer index -> first word).
 
@@ -132,6 +177,7 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["input_vocabulary"] = contract.input_vocabulary
     settings["slot_count"] = geometry.slots
     settings["prefill_tokens"] = selection.prefill_tokens
+    settings["span_tokens"] = longest_span(contract, selection)
     settings["cursor_lag"] = contract.cache.cursor_lag_tokens
     settings["page_updates"] = geometry.updates
     settings["cache_seed"] = cache_seed(contract)
@@ -147,7 +193,9 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     fill_free(world[0]["slots"], geometry.slots)
     first, _ = staging_layout(contract, geometry)
     for index in selection.programs:
-        bind_program(world, index, contract.programs[index], geometry, first)
+        bind_program(world, index, contract.programs[index], geometry, first,
+                     contract.cache.tables)
     world[0]["programs"]["program_count"] = len(contract.programs)
     bind_rounds(world, selection)
+    bind_snapshots(world, contract, selection)
     return first

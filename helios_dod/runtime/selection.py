@@ -18,6 +18,7 @@ from helios_dod.terms import (
     OP_SPECULATIVE,
 )
 
+WINDOW_SPARE = 3  # pages of a slot beside its window: the ends of it and of what is in flight
 DEFAULT_CACHE_SHARE = 0.4  # of the memory that is free at start
 
 
@@ -152,15 +153,34 @@ def require_programs(contract: PreparedContract, slots: int, prefill: int, host:
                 "but the core has no such variant: choose smaller concurrency or prefill_tokens")
 
 
-def choose_pages(page_bytes: int, most: int, options: Options) -> int:
-    """Pages of the cache: what `most` requests could hold, within the memory."""
-    free = available_bytes()
+def choose_windowed(
+    contract: PreparedContract, slots: int, most: int, prefill: int,
+) -> tuple[int, int]:
+    """Pages of group 1, and how many of them one request holds at most. There is what every slot
+    can hold at once, so that none ever waits for one, and as much for snapshots as slots have."""
+    window, tokens = contract.cache.window_tokens, contract.cache.page_tokens
+    if window == 0:
+        return 0, 0
+    seen, longest = -(-window // tokens), -(-most // tokens)
+    held, in_flight = min(seen + WINDOW_SPARE, longest), 2 * -(-prefill // tokens)
+    pages = slots * held + in_flight + min(contract.snapshots, slots) * seen
+    return pages, min(held + in_flight, longest)
+
+
+def choose_pages(page_bytes: int, most: int, options: Options, windowed_bytes: int) -> int:
+    """Pages of the cache: what `most` requests could hold, within the memory beside the windowed
+    histories."""
+    free = available_bytes() - windowed_bytes
     budget = options.cache_bytes
     if budget is None:
-        budget = int(free * DEFAULT_CACHE_SHARE)
+        budget = int((free + windowed_bytes) * DEFAULT_CACHE_SHARE)
+    budget -= windowed_bytes
     pages = min(most, budget // max(page_bytes, 1))
     if pages < 1:
-        raise SelectionError("cache_bytes", budget, f"but one page takes {page_bytes} bytes")
+        raise SelectionError("cache_bytes", budget + windowed_bytes,
+                             f"but one page takes {page_bytes} bytes" + (
+                                 f" beside {windowed_bytes} bytes of windowed histories: choose "
+                                 "smaller concurrency" if windowed_bytes else ""))
     if pages * page_bytes > free:
         raise SelectionError(
             "cache_bytes", pages * page_bytes, f"but {free} bytes of memory are free")
@@ -171,11 +191,15 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
     """Tokens of one request: what was asked, or as many as the core, the cache and a size that was
     named can hold, so that every request within them can run alone."""
     page_tokens = contract.cache.page_tokens
-    held = pages * page_tokens
+    view = contract.cache.view_pages
+    held = (pages - 2 * view) * page_tokens
+    if held < 1:
+        raise SelectionError("cache_bytes", f"{pages} pages",
+                             f"but shifted page-table views take {2 * view} beside a text")
     if options.context_tokens is None:
         size = SIZES[options.size or LARGE.name]
         return min(contract.context_tokens, held, size.context_max,
-                   size.pages_per_request_max * page_tokens)
+                   (size.pages_per_request_max - view) * page_tokens)
     if options.context_tokens > held:
         raise SelectionError("context_tokens", options.context_tokens,
                              f"but the cache's {pages} pages hold {held}")
@@ -216,8 +240,10 @@ def choose_limits(name: str | None, geometry: Geometry, context: int, width: int
         "context_max": context, "pages_per_request_max": geometry.pages_per_request,
         "width_max": width, "programs_max": programs, "bindings_max": bindings,
         "staging_words_max": words, "page_updates_max": geometry.updates,
-        "mask_words_max": mask_words,
-        "pages_max": geometry.pages + tier_pages if tier_pages else 0}
+        "mask_words_max": mask_words, "snapshots_max": geometry.snapshots,
+        "window_pages_max": geometry.window_pages,
+        "pages_max": max(geometry.pages + tier_pages if tier_pages else 0,
+                         geometry.windowed_pages)}
     sizes = (SMALL, MEDIUM, LARGE, HUGE) if name is None else (SIZES[name],)
     for size in sizes:
         short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
@@ -239,20 +265,24 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     programs = choose_programs(contract, slots, widths)
     loaded = [contract.programs[index] for index in programs]
     page_tokens = contract.cache.page_tokens
-    pages = choose_pages(page_bytes, slots * -(-most // page_tokens), options)
+    view = contract.cache.view_pages
+    windowed, window_pages = choose_windowed(contract, slots, most, prefill)
+    pages = choose_pages(page_bytes, slots * (-(-most // page_tokens) + 2 * view), options,
+                         windowed * contract.cache.windowed_page_bytes)
     context = choose_context(contract, options, pages)
-    per_request = -(-context // page_tokens)
+    per_request = -(-context // page_tokens) + view
     lanes, packed = max(p.batch for p in loaded), max(p.packed for p in loaded)
     whole = (OP_SCORED_PREFILL, OP_SPECULATIVE)  # logits of every packed row
     scored = max((p.packed for p in loaded if p.operation in whole), default=0)
     state_rows = max(p.state_rows_per_request for p in loaded)
     geometry = Geometry(
         lanes=lanes, packed=packed, slots=slots,
-        pages=min(pages, slots * per_request), page_tokens=page_tokens,
+        pages=min(pages, slots * (per_request + view)), page_tokens=page_tokens,
         pages_per_request=per_request,
         updates=packed // page_tokens + 2 * lanes + per_request,
         logit_rows=max(lanes, scored), state_rows_per_request=state_rows,
-        state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows)
+        state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows,
+        windowed_pages=windowed, window_pages=window_pages, snapshots=contract.snapshots)
     tiers = choose_tiers(page_bytes, geometry.pages, options)
     limits = choose_limits(
         options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),

@@ -39,3 +39,33 @@ def require_served(contract: PreparedContract, programs: Iterable[int], executor
             raise ContractError(f"{field}.tuned_bindings",
                                 f"none: executor {executor} runs no tuning graphs",
                                 program.tuned[0][1])
+    _require_views(contract, programs)
+    _require_restoring(contract, programs)
+
+
+def _require_views(contract: PreparedContract, programs: Iterable[int]) -> None:
+    """Views are shifted forwards; their pages behind a cached prefix are copied."""
+    for i, table in enumerate(contract.cache.tables):
+        if table.page_offset < 0 or (table.page_group == 1 and table.page_offset != 0):
+            raise ContractError(f"contract.model.cache.tables[{i}].page_offset",
+                                "0 or more that this runtime packs, 0 in page group 1",
+                                table.page_offset)
+    if contract.cache.view_pages and contract.cache.stateful and not contract.cache.partial:
+        raise ContractError("contract.model.cache.regions", "a CONTINUATION region for what "
+                            "shifted views hold behind a snapshot", "none")
+    if contract.cache.view_pages and not contract.cache.stateful and not any(
+            contract.programs[i].operation == terms.OP_RESTORE and
+            any(binding.source == terms.SOURCE_PAGE_COPIES
+                for binding in contract.programs[i].bindings) for i in programs):
+        raise ContractError("contract.model.cache.tables", "no shifted view, or a RESTORE program "
+                            "that binds PAGE_COPIES", contract.cache.view_pages)
+
+
+def _require_restoring(contract: PreparedContract, programs: Iterable[int]) -> None:
+    """Snapshots are worth nothing to a core that cannot copy them back."""
+    if contract.cache.stateful and contract.snapshots and not any(
+            contract.programs[i].operation == terms.OP_RESTORE and
+            any(binding.source == terms.SOURCE_RESTORE_SOURCE
+                for binding in contract.programs[i].bindings) for i in programs):
+        raise ContractError("contract.snapshots", "0, or a RESTORE program that binds "
+                            "RESTORE_SOURCE", contract.snapshots)

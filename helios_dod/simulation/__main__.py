@@ -45,7 +45,7 @@ def main() -> int:
         return swarm(options)
     simulator = Simulator(options.seed, walked=not options.fused, **shape(options.seed))
     result = simulator.run(options.ticks)
-    print(f"seed {options.seed}: {shape(options.seed)} {simulator.workload}")
+    print(f"seed {options.seed}: {shape(options.seed)} {simulator.workload} {simulator.kinds}")
     print(f"{simulator.finished} finished, {simulator.rejected} rejected")
     print(result)
     return 0

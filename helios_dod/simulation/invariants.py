@@ -23,6 +23,8 @@ from helios_dod.terms import (
     RUNNING,
     SLOT_DRAINING,
     SLOT_RESTORING,
+    SNAPSHOT_READY,
+    SNAPSHOT_WRITING,
     TEXT_ALL,
     TIER_DISK,
     TIER_MEMORY,
@@ -119,6 +121,8 @@ def check_slots(w: np.void) -> None:
                 ahead[slot] += w["lanes"]["query_length"][frame, lane]
                 require(not s["feedback"][slot] or w["lanes"]["ceiling"][frame, lane] <= 1,
                         f"lanes[{frame}, {lane}].ceiling of slot {slot}, which needs feedback")
+    restoring = {*np.nonzero((s["restore"] != NO_ROW) | (s["copying"] > 0))[0].tolist(),
+                 *w["lanes"]["slot"][w["lanes"]["restore"] != NO_ROW].tolist()}
     for slot in live:
         require(int(s["in_flight"][slot]) == in_flight[slot],
                 f"slots[{slot}].in_flight {s['in_flight'][slot]}, frames hold {in_flight[slot]}")
@@ -128,12 +132,20 @@ def check_slots(w: np.void) -> None:
         require(int(s["open"][slot]) == unknown[slot], f"slots[{slot}].open {s['open'][slot]}")
         require(int(s["scheduled"][slot] - s["consumed"][slot]) == ahead[slot],
                 f"slots[{slot}].scheduled {s['scheduled'][slot]}, {ahead[slot]} tokens in flight")
-        held = int(s["page_count"][slot]) * int(w["settings"]["page_tokens"])
+        tokens = int(w["settings"]["page_tokens"])
+        held = max(int(s["page_count"][slot]) - int(w["settings"]["view_pages"]), 0) * tokens
+        if slot in restoring:  # a page that is not complete, and those of views, are to come
+            held = int(s["page_count"][slot]) * tokens + tokens - 1
         require(held >= int(s["scheduled"][slot]), f"slots[{slot}].page_count holds {held}")
         request = int(s["request"][slot])
         if request == NO_ROW:
             require(s["state"][slot] == SLOT_DRAINING, f"slots[{slot}].request of no draining slot")
             continue
+        for name in ("consumed", "scheduled"):
+            inside = [i for i in range(int(w["requests"]["span_count"][request]))
+                      if w["requests"]["span_first"][request, i] < s[name][slot]
+                      < w["requests"]["span_end"][request, i]]
+            require(not inside, f"slots[{slot}].{name} {s[name][slot]}: inside a span")
         expected = FINISHED if s["state"][slot] == SLOT_DRAINING else RUNNING
         require(int(w["requests"]["state"][request]) == expected, f"slots[{slot}].state")
 
@@ -210,11 +222,72 @@ def check_pages(w: np.void) -> None:
     check_cache(w, rows, shared)
 
 
+def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
+    """States, readers, writers, buckets and the eviction list; how many stand behind each page."""
+    s, lanes = w["snapshots"], w["lanes"]
+    rows = int(w["snapshots"]["snapshot_count"])
+    check_free(s, "snapshots", rows)
+    read, written = np.zeros(rows, int), np.zeros(rows, int)
+    for slot in w["slots"]["live"][: int(w["slots"]["live_count"])]:
+        if w["slots"]["restore"][slot] != NO_ROW:
+            read[w["slots"]["restore"][slot]] += 1
+    for column, count in (("restore", read), ("snapshot", written)):
+        for row in lanes[column][lanes[column] != NO_ROW]:
+            count[row] += 1
+    require(np.array_equal(read, s["readers"][:rows]), f"snapshots.readers {s['readers'][:rows]}, "
+            f"read by {read}")
+    writing, ready = s["state"][:rows] == SNAPSHOT_WRITING, s["state"][:rows] == SNAPSHOT_READY
+    require(np.array_equal(written, writing),
+            f"snapshots: WRITING {writing}, lanes write {written}")
+    listed: list[int] = []
+    row = int(s["oldest"])
+    while row != NO_ROW and len(listed) <= rows:
+        listed.append(row)
+        row = int(s["newer"][row])
+    require(sorted(listed) == np.nonzero(ready & (read == 0))[0].tolist(),
+            f"snapshots: eviction list {listed}")
+    found: list[int] = []
+    for bucket, first in enumerate(s["buckets"]):
+        while first != NO_ROW and len(found) <= rows:
+            found.append(int(first))
+            require(int(s["page"][first]) % len(s["buckets"]) == bucket,
+                    f"snapshots[{first}]: bucket {bucket}")
+            first = s["bucket_next"][first]
+    require(sorted(found) == np.nonzero(ready)[0].tolist(), f"snapshots: in buckets {found}")
+    pages = s["page"][:rows][ready]
+    return np.bincount(pages[pages != NO_ROW], minlength=page_rows)
+
+
+def check_windows(w: np.void) -> None:
+    """Every page of group 1 is free or counted by its holders; slots hold what they still see."""
+    table, s, settings = w["windows"], w["slots"], w["settings"]
+    rows, tokens = int(table["page_count"]), int(settings["page_tokens"])
+    held = np.zeros(rows, int)
+    live = s["live"][: int(s["live_count"])]
+    for holder, holders in ((s, live), (w["snapshots"], range(len(w["snapshots"]["state"])))):
+        ring = holder["window_pages"].shape[1]
+        for row in holders:
+            for index in range(int(holder["window_first"][row]), int(holder["window_end"][row])):
+                held[holder["window_pages"][row, index % ring]] += 1
+    require(np.array_equal(held, table["references"][:rows]),
+            f"windows.references {table['references'][:rows]}, held {held}")
+    free = sorted(table["free"][: int(table["free_count"])].tolist())
+    require(free == np.nonzero(held == 0)[0].tolist(), f"windows: free stack {free}")
+    if settings["window_tokens"] == 0:
+        return
+    for slot in live:
+        seen = max(int(s["consumed"][slot]) - int(settings["window_tokens"]) + 1, 0) // tokens
+        require(s["window_first"][slot] <= seen or s["window_first"][slot] == s["window_end"][slot],
+                f"slots[{slot}].window_first {s['window_first'][slot]}, sees from {seen}")
+
+
 def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
     """Children, the lists and the index against the immutable pages."""
     p, state = w["pages"], w["pages"]["state"][:rows]
     near = shared & (state <= PAGE_FETCHING) & (state != PAGE_LEAVING)
-    children, behind = np.zeros(rows, int), np.zeros(rows, int)
+    children, behind = check_snapshots(w, rows), np.zeros(rows, int)
+    require(not children[~(shared & (state <= PAGE_LEAVING))].any(),
+            "snapshots: one stands behind a page that is not on the device")
     for page in np.nonzero(shared)[0]:
         parent = int(p["parent"][page])
         if parent == NO_ROW:
@@ -273,6 +346,7 @@ def check(world: np.ndarray) -> None:
     check_tokens(w)
     check_slots(w)
     check_pages(w)
+    check_windows(w)
     check_grammars(w)
 
 
@@ -291,3 +365,5 @@ def check_quiet(world: np.ndarray) -> None:
     require((copies["first"] == copies["end"]).all(), f"copies in flight {copies['end']}")
     require(not w["frames"]["state"].any(), f"frames.state {w['frames']['state']}")
     require(int(w["pages"]["promised_count"]) == 0, "pages.promised_count")
+    require(not (w["snapshots"]["state"] == SNAPSHOT_WRITING).any(), "snapshots: one is written")
+    require(not w["snapshots"]["readers"].any(), "snapshots.readers")

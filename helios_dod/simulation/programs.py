@@ -8,6 +8,7 @@ from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as manifest
 from helios_dod.limits import BIAS_MAX, EOS_MAX, MASK_BITS
+from helios_dod.simulation.kinds import PLAIN, Kinds
 
 # (name, source, symbol of the rows, words a row, dtype, indexing)
 SCALARS = (
@@ -32,6 +33,7 @@ ADMISSION = (
     ("bias_values", contract.BIAS_VALUES, BIAS_MAX),
 )
 ADMISSION_ROWS = 16
+BODIES: dict[int, int] = {manifest.INITIALIZE: 0, manifest.RESTORE: 4}
 
 
 CANDIDATES = (
@@ -67,8 +69,9 @@ def rounds_of(lanes: int, width: int) -> tuple[Round, ...]:
 class Builder:
     """Collects staged buffers by name while programs bind them."""
 
-    def __init__(self, admitted: int) -> None:
+    def __init__(self, admitted: int, kinds: Kinds) -> None:
         self.admitted = admitted  # requests that one initialisation admits at most
+        self.kinds = kinds
         self.manifest = manifest.ExecutionManifest(abi_version=6)
         self.model = contract.ModelContract(version=3)
         self.index: dict[str, int] = {}
@@ -78,16 +81,18 @@ class Builder:
 
         Body 0 (initialize) clears the pending token; the others update the page table and go on
         from the pending token, that of the device (1; 3 in rounds, which place their own rows) or
-        the host's (2). Each graph lists what its body does to state."""
+        the host's (2), or do no more (4). Each graph lists what its body does to state."""
         at = self.index
         tokens = self.buffer("tokens", manifest.SCRATCH, manifest.I32, [(manifest.PACKED, 1)])
         fill = self.manifest.host_bodies.add().operations.add().fill_rows
         fill.slot.buffer, fill.destination.buffer = at["slot"], at["pending"]
-        for source in (tokens, at["pending_token"], at["pending"]):
+        for source in (tokens, at["pending_token"], at["pending"], None):
             body = self.manifest.host_bodies.add()
             update = body.operations.add().update_page_table
             update.count.buffer, update.updates.buffer = at["page_update_count"], at["page_updates"]
             update.table.buffer = at["page_table"]
+            if source is None:
+                continue
             if source == tokens:
                 select = body.operations.add().select_tokens
                 select.pending.buffer, select.slot.buffer = at["pending"], at["slot"]
@@ -138,6 +143,8 @@ class Builder:
         lane_columns = LANES[:2] if operation == manifest.INITIALIZE else LANES
         for title, source in lane_columns:
             self.bind(graph, title, source, manifest.LANES, 1, contract.SUBMISSION_ROW)
+        for title, rows in self.state_columns(operation):
+            self.bind(graph, title, rows, manifest.LANES, 1, contract.ACTIVE_ROW)
         if operation == manifest.INITIALIZE:
             for title, source, words in ADMISSION:
                 self.bind(graph, title, source, 0, words, contract.ACTIVE_ROW, self.admitted)
@@ -150,6 +157,13 @@ class Builder:
                       contract.SUBMISSION_ROW)
         self.bind(graph, "page_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
                   contract.SCALAR)
+        self.bind_views(graph)
+        if operation == manifest.RESTORE:
+            if self.kinds.shift:
+                self.bind(graph, "page_copy_count", contract.PAGE_COPY_COUNT, 0, 1, contract.SCALAR)
+                self.bind(graph, "page_copies", contract.PAGE_COPIES, manifest.UPDATES, 2,
+                          contract.SCALAR)
+            return
         for title, source in PACKED[1:] if operation == manifest.DECODE else PACKED:
             self.bind(graph, title, source, manifest.PACKED, 1, contract.PACKED_TOKEN)
         if operation == manifest.SCORED_PREFILL:
@@ -168,12 +182,13 @@ class Builder:
         program = self.manifest.programs.add(
             name=name, operation=operation, batch_capacity=batch, token_capacity=1,
             packed_token_capacity=packed,
-            body=0 if operation == manifest.INITIALIZE else 2 if host_pending else 1)
+            body=BODIES.get(operation, 2 if host_pending else 1))
         if spoken is not None:
             program.body = 3
             program.draft_tokens, program.token_capacity = spoken.drafts, spoken.width
             program.confidence_width = spoken.drafts if spoken.confidence else 0
-        graph = self.model.graphs.add(program=name, operation=operation, state_rows_per_request=1)
+        graph = self.model.graphs.add(program=name, operation=operation,
+                                      state_rows_per_request=self.kinds.state_rows)
         for title, source in SCALARS[:3] if operation == manifest.INITIALIZE else SCALARS:
             self.bind(graph, title, source, 0, 1, contract.SCALAR)
         return graph
@@ -202,6 +217,61 @@ class Builder:
                 [(0, 2), (manifest.SLOTS, 1), (0, spoken.drafts)])
         graph.device_pending.CopyFrom(self.row_view("pending"))
 
+    def bind_views(self, graph: contract.GraphContract) -> None:
+        """Page-table entries of the other views."""
+        views = [name for name, there in (("shifted", self.kinds.shift),
+                                          ("windowed", self.kinds.window)) if there]
+        for number, name in enumerate(views, 1):
+            self.bind(graph, name + "_count", contract.PAGE_UPDATE_COUNT, 0, 1, contract.SCALAR)
+            graph.bindings[-1].table = number
+            self.bind(graph, name + "_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
+                      contract.SCALAR)
+            graph.bindings[-1].table = number
+
+    def state_columns(self, operation: int) -> list[tuple[str, int]]:
+        """Rows of state and snapshots that a program takes for each lane."""
+        if not self.kinds.stateful:
+            return []
+        columns: list[tuple[str, int]] = [("state_row", contract.STATE_ROW)]
+        if operation == manifest.RESTORE:
+            columns.append(("restore_source", contract.RESTORE_SOURCE))
+        inline = self.kinds.inline and operation in (manifest.PREFILL, manifest.MIXED)
+        if inline or (self.kinds.closing and operation == manifest.RESTORE):
+            columns.append(("snapshot_destination", contract.SNAPSHOT_DESTINATION))
+        return columns
+
+    def histories(self, page_tokens: int) -> None:
+        """Buffers and regions of the histories beside the paged one."""
+        def region(kind: int, name: str, buffer_kind: int, shape: list[tuple[int, int]],
+                   ratio: int = 0) -> None:
+            plane = self.buffer(name, buffer_kind, manifest.U64, shape)
+            self.model.cache.regions.add(kind=kind, planes=[plane], compression_ratio=ratio)
+
+        def view(name: str, **fields: int) -> None:
+            table = self.buffer(name, manifest.STATE, manifest.I32,
+                                [(manifest.SLOTS, 1), (manifest.PAGES_PER_REQUEST, 1)])
+            self.model.cache.tables.add(buffer=table, **fields)
+
+        kinds = self.kinds
+        page = (manifest.PAGE_TOKENS, 1)
+        if kinds.shift:
+            region(contract.PAGED_KEY_VALUE, "shifted", manifest.CACHE, [(manifest.PAGES, 1), page],
+                   1)
+            view("shifted_table", page_offset=kinds.shift)
+        if kinds.window:
+            region(contract.SLIDING_WINDOW, "windowed", manifest.CACHE,
+                   [(manifest.WINDOWED_PAGES, 1), page], 1)
+            self.model.cache.regions[-1].window_tokens = kinds.window
+            self.model.cache.regions[-1].page_group = 1
+            view("windowed_table", page_group=1)
+        if kinds.recurrent:
+            region(contract.RECURRENT, "recurrent", manifest.STATE, [(manifest.STATE_ROWS, 1)])
+        if kinds.continued:
+            region(contract.CONTINUATION, "continued", manifest.STATE, [(manifest.STATE_ROWS, 1)])
+        if kinds.latent:
+            region(contract.PAGED_LATENT, "latent", manifest.CACHE,
+                   [(manifest.PAGES, 1), (0, page_tokens // kinds.latent)], kinds.latent)
+
     def row_view(self, name: str) -> contract.StateView:
         """An i32 that the device owns of each slot, read and written."""
         buffer = self.buffer(name, manifest.STATE, manifest.I32, [(manifest.SLOTS, 1)])
@@ -219,13 +289,14 @@ COMPLETION_LANES = (
 
 def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int = 16,
                    lanes: int = 3, packed: int = 16, rounds: tuple[Round, ...] = (),
-                   cursor_lag: int | None = None,
+                   cursor_lag: int | None = None, kinds: Kinds = PLAIN,
                    ) -> tuple[manifest.ExecutionManifest, contract.ServingContract]:
-    """A core without weights: one cache plane of 8-byte shadow records, a decoder's operations.
+    """A core without weights: one cache plane of 8-byte shadow records, a decoder's operations, and
+    histories of other kinds.
 
     cursor_lag: of the draft cursor that its speculative programs report; None: they have none."""
     widest = max((spoken.width for spoken in rounds), default=1)
-    builder = Builder(min(lanes, ADMISSION_ROWS))
+    builder = Builder(min(lanes, ADMISSION_ROWS), kinds)
     plane = builder.buffer("shadow", manifest.CACHE, manifest.U64,
                            [(manifest.PAGES, 1), (manifest.PAGE_TOKENS, 1)])
     table = builder.buffer("page_table", manifest.STATE, manifest.I32,
@@ -252,6 +323,8 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
             builder.round(f"speculative_{number}_{batch}", batch, most, spoken)
     if cursor_lag is not None:
         builder.row_view("cursor")
+    if kinds.shift or (kinds.stateful and kinds.snapshots):
+        builder.program("restore", manifest.RESTORE, min(lanes, 2), min(lanes, 2))
     builder.bodies()
     builder.manifest.live_lanes = builder.index["live_lanes"]
     builder.manifest.live_packed = builder.index["live_packed"]
@@ -263,6 +336,7 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
         cache.cursor_state.CopyFrom(builder.row_view("cursor"))
     cache.regions.add(kind=contract.PAGED_KEY_VALUE, planes=[plane], compression_ratio=1)
     cache.tables.add(buffer=table)
+    builder.histories(page_tokens)
     builder.model.vocabulary = builder.model.input_vocabulary = vocabulary
     frontend = builder.model.frontend
     frontend.tool_syntax, frontend.reasoning_syntax = contract.TOOL_NONE, contract.REASONING_NONE
@@ -270,6 +344,6 @@ def simulated_core(vocabulary: int = 1000, context: int = 512, page_tokens: int 
     frontend.eos_tokens.append(0)
     serving = contract.ServingContract(
         served_id="simulated", cache_identity="simulated", context_tokens=context,
-        prefill_tokens=packed, pages=64, concurrency=lanes, model=builder.model,
-        speculative_widths=sorted({spoken.width for spoken in rounds}))
+        prefill_tokens=packed, pages=64, concurrency=lanes, snapshots=kinds.snapshots,
+        model=builder.model, speculative_widths=sorted({spoken.width for spoken in rounds}))
     return builder.manifest, serving

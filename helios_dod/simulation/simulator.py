@@ -26,9 +26,11 @@ from helios_dod.executors.simulated import (
     expected_tokens,
 )
 from helios_dod.runtime.binding import bind, staging_layout
-from helios_dod.runtime.selection import Options, choose
+from helios_dod.runtime.selection import Options, choose, choose_windowed
 from helios_dod.schedule import TICK
+from helios_dod.simulation.cuts import random_cuts
 from helios_dod.simulation.invariants import check, check_quiet, require
+from helios_dod.simulation.kinds import PLAIN, Kinds, swarm_kinds
 from helios_dod.simulation.programs import Round, rounds_of, simulated_core
 from helios_dod.simulation.stand_in import NO_GRAMMAR, StandIn, automaton_of, random_grammar
 from helios_dod.simulation.stop_oracle import (
@@ -54,6 +56,8 @@ from helios_dod.world import boot, diff, digest, snapshot
 
 PAGE_BYTES = 128  # shadow records of 16 tokens
 
+TURNS_TOKENS = 150  # of a text that another goes on behind
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -65,8 +69,10 @@ class Workload:
     stops: float = 0.2  # share of requests with stop strings, ids or sequences
     ignore_eos: float = 0.3
     shared: float = 0.5  # share of requests that begin like an earlier one
+    turns: float = 0.3  # share of those that go on behind one of the newest texts, or repeat it
     timed: float = 0.2  # share of requests whose tokens are timed
     scored: float = 0.2  # share of requests whose prompt is scored
+    cuts: float = 0.2  # share of requests with atomic spans and boundaries
     grammar: float = 0.2  # share of constrained requests
     salted: float = 0.1  # share of requests with a cache salt
     oversize: float = 0.02  # share of requests that exceed the context
@@ -87,7 +93,8 @@ def swarm(rng: random.Random) -> Workload:
     return Workload(
         arrival=pick((0.05, 0.3, 1.0)), cancel=pick((0.0, 0.02, 0.3)), deadline=pick((0.0, 0.2)),
         stops=pick((0.0, 0.3)), ignore_eos=pick((0.0, 1.0, 0.5)), drain=pick((0.05, 0.5, 1.0)),
-        shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)),
+        shared=pick((0.0, 0.5, 1.0)), salted=pick((0.0, 0.3)), turns=pick((0.0, 0.3, 1.0)),
+        cuts=pick((0.0, 0.5)),
         timed=pick((0.0, 0.3, 1.0)), scored=pick((0.0, 0.3)), grammar=pick((0.0, 0.3, 1.0)),
         prompt_max=pick((1, 17, 60, 200)), output_max=pick((1, 8, 60)), priority_max=pick((0, 3)),
         memory_pages=pick((0, 1, 4, 12)), disk_pages=pick((0, 1, 4, 12)),
@@ -133,23 +140,31 @@ class Simulator:
     def __init__(self, seed: int, walked: bool = True, size: str = "TEST_MIN", frames: int = 2,
                  host_pending: bool = False, lanes: int = 3, packed: int = 16, context: int = 512,
                  vocabulary: int = 50, pages: int = 24, workload: Workload | None = None,
-                 drafting: Drafting | None = None) -> None:
+                 drafting: Drafting | None = None, kinds: Kinds | None = None) -> None:
         self.rng = random.Random(seed)
         self.stops_rng = random.Random(f"stops of {seed}")
+        self.turns_rng = random.Random(f"turns of {seed}")
+        self.cuts_rng = random.Random(f"cuts of {seed}")
+        if kinds is None:
+            plain = workload is not None or drafting is not None
+            kinds = PLAIN if plain else swarm_kinds(random.Random(f"kinds of {seed}"))
+        self.kinds = kinds
         self.workload = workload or swarm(self.rng)
         self.walked, self.vocabulary = walked, vocabulary
         if drafting is None:  # part of the swarm, unless a test asks for its own load
-            drafting = Drafting() if workload else swarm_drafting(self.rng)
+            drafting = Drafting() if workload or kinds.others else swarm_drafting(self.rng)
         self.drafting = drafting
         rounds = self.drafting.rounds
         if rounds is None:
             rounds = rounds_of(lanes, drafting.width) if drafting.width else ()
         manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed, rounds,
-                                           self.drafting.cursor_lag if rounds else None)
+                                           self.drafting.cursor_lag if rounds else None, kinds)
         contract = decode(serving, manifest)
         memory_bytes, disk_bytes = self.tiers()
+        windowed, _ = choose_windowed(contract, lanes, context, packed)
+        cache_bytes = pages * PAGE_BYTES + windowed * contract.cache.windowed_page_bytes
         options = Options(size=size, frames=frames, host_pending=host_pending,
-                          cache_bytes=pages * PAGE_BYTES, offload_bytes=memory_bytes,
+                          cache_bytes=cache_bytes, offload_bytes=memory_bytes,
                           disk_bytes=disk_bytes, disk_folder=Path() if disk_bytes else None,
                           history_drafting=self.drafting.history and bool(rounds))
         selection = choose(
@@ -177,6 +192,7 @@ class Simulator:
         self.reasons: Counter[int] = Counter()
         self.texts: list[list[int]] = []  # recent prompts with their answers
         self.fill = selection.context_tokens
+        self.longest = int(self.world[0]["settings"]["span_tokens"])
 
     def tiers(self) -> tuple[int | None, int | None]:
         """Bytes of the workload's tiers; there is no disk without host memory."""
@@ -199,13 +215,15 @@ class Simulator:
         eos = () if rng.random() < load.ignore_eos else (0, 1)
         deadline = self.clock.now_ns + rng.randint(0, 60_000) if rng.random() < load.deadline else 0
         prompt = np.array(self.prompt(count), np.int32)
+        scored = rng.random() < load.scored
         return Submission(
             tag=self.next_tag, prompt=prompt, output_limit=limit,
             output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64),
             salt=int(rng.random() < load.salted), eos=eos,
             deadline_ns=deadline, priority=rng.randint(0, load.priority_max),
-            timed=rng.random() < load.timed, scored=rng.random() < load.scored,
+            timed=rng.random() < load.timed, scored=scored,
             grammar=random_grammar(rng, load.grammar),
+            **random_cuts(self.cuts_rng, len(prompt) - scored, self.longest, load.cuts),
             **random_stops(self.stops_rng, self.vocabulary, load.stops))
 
     def prompt(self, count: int) -> list[int]:
@@ -214,6 +232,9 @@ class Simulator:
         tail = [rng.randrange(self.vocabulary) for _ in range(count)]
         if not self.texts or rng.random() >= self.workload.shared:
             return tail
+        if self.turns_rng.random() < self.workload.turns:
+            kept = [*self.turns_rng.choice(self.texts[-3:])[:TURNS_TOKENS], *tail]
+            return kept[: self.turns_rng.randint(max(len(kept) - count, 1), len(kept))]
         text = rng.choice(self.texts)
         return text[: rng.randint(1, len(text))] + tail[: rng.randint(0, count)]
 

@@ -4,8 +4,11 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.tables.candidates import forget_candidates
 from helios_dod.tables.grammars import take_grammar
-from helios_dod.tables.pages import on_device, reference_page, resident
+from helios_dod.tables.pages import on_device, pages_of, reference_page, resident
 from helios_dod.tables.requests import waiting_remove
+from helios_dod.tables.snapshots import hold_snapshot
+from helios_dod.tables.values import note_saved
+from helios_dod.tables.windows import restore_window
 from helios_dod.terms import FREE, RUNNING, SLOT_ADMITTED, SLOT_RESTORING
 
 
@@ -28,8 +31,18 @@ def matched(world, row):
 def promise_of(world, row):
     """Pages that a request is promised: its tokens so far and the next one. The rest is
     overcommitted: `preempt` decides when it runs out."""
-    requests, settings = world[0].requests, world[0].settings
-    return min(requests.page_need[row], -(-(requests.token_count[row] + 1) // settings.page_tokens))
+    requests = world[0].requests
+    return min(requests.page_need[row], pages_of(world, requests.token_count[row] + 1))
+
+
+@kernel
+def shared_of(world, row):
+    """Matched pages that the request's own table can name. Behind them a shifted view still writes
+    pages of the text: those are copied. A snapshot keeps what they hold by itself."""
+    requests, count = world[0].requests, world[0].requests.match_count[row]
+    if requests.match_snapshot[row] != NO_ROW:
+        return count
+    return max(count - world[0].settings.view_pages, 0)
 
 
 @kernel
@@ -37,7 +50,7 @@ def fits(world, row):
     """Can the promise be kept, with one page to grow for every running request?"""
     pages = world[0].pages
     idle, away = matched(world, row)
-    fresh = promise_of(world, row) - world[0].requests.match_count[row] + away
+    fresh = promise_of(world, row) - shared_of(world, row) + away
     reachable = pages.free_count + pages.idle_count - idle
     return fresh <= reachable - pages.promised_count - world[0].slots.live_count
 
@@ -51,23 +64,34 @@ def take_matched(world, row, slot):
     slots.published_count[slot] = count
     slots.published_page[slot] = page
     slots.published_hash[slot] = settings.cache_seed if count == 0 else world[0].pages.hash[page]
-    readable = count
+    shared = shared_of(world, row)
+    readable = shared
     for index in range(count - 1, -1, -1):
-        slots.pages[slot, index] = page
-        slots.restoring[slot] += not on_device(world[0].pages.state[page])
-        readable = readable if resident(world[0].pages.state[page]) else index
-        reference_page(world, page)  # by the table
         reference_page(world, page)  # by the text
+        if index < shared:
+            slots.pages[slot, index] = page
+            slots.restoring[slot] += not on_device(world[0].pages.state[page])
+            readable = readable if resident(world[0].pages.state[page]) else index
+            reference_page(world, page)  # by the table
         page = world[0].pages.parent[page]
     assert page == NO_ROW
-    slots.page_count[slot] = count
-    slots.consumed[slot] = count * settings.page_tokens
-    slots.scheduled[slot] = count * settings.page_tokens
+    slots.page_count[slot] = shared
+    slots.copying[slot] = count - shared if shared > 0 else 0
+    endpoint = shared * settings.page_tokens
+    snapshot = requests.match_snapshot[row]
+    if snapshot != NO_ROW:
+        endpoint = world[0].snapshots.endpoint[snapshot]
+        hold_snapshot(world, snapshot)
+        note_saved(world, snapshot)
+        slots.restore[slot] = snapshot
+        restore_window(world, slot, snapshot)
+    slots.consumed[slot] = endpoint
+    slots.scheduled[slot] = endpoint
     if requests.token_count[row] == requests.prompt_count[row]:
-        requests.cached_count[row] = count * settings.page_tokens
-        world[0].counters.prompt_tokens_cached += count * settings.page_tokens
+        requests.cached_count[row] = endpoint
+        world[0].counters.prompt_tokens_cached += endpoint
     slots.arrived[slot] = readable
-    return readable == count
+    return readable == shared
 
 
 @kernel
@@ -100,8 +124,9 @@ def take_slot(world, row):
 
 
 @system(
-    reads="settings.* drafts.prior stops.active",
-    writes="requests.* slots.* pages.* tiers.oldest tiers.newest candidates.* grammars.* "
+    reads="settings.* clock.tick drafts.prior stops.active",
+    writes="requests.* slots.* pages.* snapshots.* windows.* tiers.oldest tiers.newest "
+           "candidates.* grammars.* "
            "counters.*",
 )
 def admit(world):

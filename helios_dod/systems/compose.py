@@ -2,12 +2,28 @@
 
 from helios_dod.limits import NO_ROW, SCORES_MAX
 from helios_dod.system import kernel, system
-from helios_dod.systems.lanes import add_lane, add_work, generating, ready, room_tokens, wait_for
+from helios_dod.systems.lanes import (
+    add_lane,
+    add_work,
+    generating,
+    has_room,
+    ready,
+    room_tokens,
+    wait_for,
+)
 from helios_dod.systems.rounds import compose_round
 from helios_dod.tables.drafts import base_program
 from helios_dod.tables.grammars import may_sample, outstanding
 from helios_dod.tables.requests import scores_left
+from helios_dod.tables.spans import span_at, whole_spans
+from helios_dod.tables.values import choose_snapshot, wanted
 from helios_dod.terms import (
+    CAUSE_BOUNDARY,
+    CAUSE_PAGE,
+    CAUSE_PROMPT,
+    CAUSE_TURN,
+    CLOSING_DONE,
+    CLOSING_WAITS,
     FLAG_PENALTIES,
     FRAME_COMPOSED,
     FREE,
@@ -16,8 +32,10 @@ from helios_dod.terms import (
     OP_INITIALIZE,
     OP_MIXED,
     OP_PREFILL,
+    OP_RESTORE,
     OP_SCORED_PREFILL,
     SLOT_ADMITTED,
+    SLOT_COPIES,
     SLOT_DECODE,
     SLOT_PREFILL,
     WAIT_PHASE,
@@ -60,7 +78,8 @@ def compose_initialize(world, frame):
         elif needs != histogram:
             continue
         add_lane(world, frame, slot, 0, 0)
-        slots.state[slot] = SLOT_PREFILL
+        restores = slots.restore[slot] != NO_ROW or slots.copying[slot] > 0
+        slots.state[slot] = SLOT_COPIES if restores else SLOT_PREFILL
         if frames.lane_count[frame] == world[0].programs.batch[program]:
             break
     return program
@@ -109,6 +128,113 @@ def compose_decodes(world, frame):
 
 
 @kernel
+def find_restoring(world):
+    """The largest variant that copies snapshots, or the pages of shifted views."""
+    programs, best = world[0].programs, NO_ROW
+    stateful = world[0].settings.stateful
+    for row in range(programs.program_count):
+        fits = programs.restores[row] == 1 if stateful == 1 else programs.copies[row] == 1
+        if programs.operation[row] == OP_RESTORE and fits and (
+                best == NO_ROW or programs.batch[row] > programs.batch[best]):
+            best = row
+    return best
+
+
+@kernel
+def add_restored(world, frame, slot):
+    """A lane that copies a snapshot into the slot's state rows and its page that is not complete,
+    or pages for shifted views; False where there is no room for those."""
+    frames, slots = world[0].frames, world[0].slots
+    windowed = slots.window_end[slot] - slots.window_uploaded[slot] + 1
+    if (not has_room(world, frame, slot) or windowed > frames.window_room[frame]
+            or slots.copying[slot] > frames.copy_room[frame]):
+        return False
+    frames.window_room[frame] -= windowed
+    frames.copy_room[frame] -= slots.copying[slot]
+    world[0].lanes.restore[frame, frames.lane_count[frame]] = slots.restore[slot]
+    add_work(world, frame, slot, 0, 0)
+    slots.restore[slot] = NO_ROW
+    slots.state[slot] = SLOT_PREFILL
+    return True
+
+
+@kernel
+def add_closing(world, frame, slot):
+    """A lane that writes the snapshot of an ended answer, if a row can be had; False where there is
+    no room."""
+    if not has_room(world, frame, slot):
+        return False
+    row = choose_snapshot(world, slot, CAUSE_TURN)
+    world[0].slots.closing[slot] = CLOSING_DONE
+    if row != NO_ROW:
+        world[0].lanes.snapshot[frame, world[0].frames.lane_count[frame]] = row
+        add_work(world, frame, slot, 0, 0)
+    return True
+
+
+@kernel
+def compose_restores(world, frame):
+    """Slots whose histories begin with a snapshot or copied pages, and answers whose end becomes a
+    snapshot; the program, or NO_ROW."""
+    frames, slots = world[0].frames, world[0].slots
+    program = NO_ROW
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if slots.state[slot] != SLOT_COPIES and slots.closing[slot] != CLOSING_WAITS:
+            continue
+        if program == NO_ROW:
+            program = find_restoring(world)
+            assert program != NO_ROW, "programs: no variant copies snapshots"
+        if frames.lane_count[frame] == world[0].programs.batch[program]:
+            break
+        restoring = slots.state[slot] == SLOT_COPIES
+        if restoring and not add_restored(world, frame, slot):
+            break
+        if not restoring and not add_closing(world, frame, slot):
+            break
+    return program if frames.lane_count[frame] > 0 else NO_ROW
+
+
+@kernel
+def next_boundary(world, row, start, end):
+    """The first boundary of a prompt behind `start` and up to `end` that a snapshot can be taken
+    at, or 0: without storage for pages that are not complete, it is moved to a page boundary."""
+    requests, settings = world[0].requests, world[0].settings
+    for i in range(requests.boundary_count[row]):
+        endpoint = requests.boundaries[row, i]
+        if settings.partial == 0:
+            endpoint = endpoint // settings.page_tokens * settings.page_tokens
+        if start < endpoint <= end and span_at(world, row, endpoint) < 0:
+            return endpoint
+    return 0
+
+
+@kernel
+def cut_chunk(world, slot, chunk):
+    """(tokens, cause): a prompt's chunk up to where a snapshot is wanted, and why; -1: none is.
+
+    Candidates are the prompt's own boundaries, the last page boundary with a token behind it, where
+    the same prompt can go on, the end of the prompt, and the ends of chunks, which are moved to
+    page boundaries. None lies inside a span."""
+    slots, settings, row = world[0].slots, world[0].settings, world[0].slots.request[slot]
+    start, tokens = slots.scheduled[slot], settings.page_tokens
+    end, last = start + chunk, slots.prefill_end[slot]
+    declared = next_boundary(world, row, start, min(end, last - 1))
+    if declared > 0 and wanted(world, CAUSE_BOUNDARY):
+        return declared - start, CAUSE_BOUNDARY
+    boundary = (last - 1) // tokens * tokens
+    if (end == last and start < boundary and span_at(world, row, boundary) < 0
+            and wanted(world, CAUSE_PAGE)):
+        return boundary - start, CAUSE_PAGE
+    if end == last:
+        exact = settings.partial == 1 or end % tokens == 0
+        return chunk, CAUSE_PROMPT if exact and wanted(world, CAUSE_PROMPT) else -1
+    if end // tokens * tokens <= start or span_at(world, row, end // tokens * tokens) >= 0:
+        return chunk, -1
+    return end // tokens * tokens - start, CAUSE_PAGE if wanted(world, CAUSE_PAGE) else -1
+
+
+@kernel
 def compose_prompts(world, frame, budget):
     """Prompts that end in this frame, then one chunk of the next, since lanes that sample come
     first. In admission order: a prompt that finds no room lets none pass."""
@@ -121,8 +247,14 @@ def compose_prompts(world, frame, budget):
         chunk = min(min(rest, budget), room_tokens(world, frame, slot))
         if chunk == rest and not may_sample(world, slot):
             continue
+        chunk = whole_spans(world, slots.request[slot], slots.scheduled[slot], max(chunk, 0))
         if chunk <= 0:
             return
+        if world[0].settings.snapshot_inline == 1:
+            chunk, cause = cut_chunk(world, slot, chunk)
+            if cause >= 0:
+                world[0].lanes.snapshot[frame, world[0].frames.lane_count[frame]] = (
+                    choose_snapshot(world, slot, cause))
         add_work(world, frame, slot, chunk, 1 if chunk == rest else 0)
         if chunk < rest:
             return
@@ -146,7 +278,8 @@ def compose_scored(world, frame):
             assert program != NO_ROW, "programs: no scored prefill variant"
         room = min(programs.packed[program] - frames.packed_count[frame],
                    room_tokens(world, frame, slot))
-        chunk = min(min(scores_due(world, slot), SCORES_MAX), room)
+        chunk = max(min(min(scores_due(world, slot), SCORES_MAX), room), 0)
+        chunk = whole_spans(world, slots.request[slot], slots.scheduled[slot], chunk)
         if chunk <= 0:
             break
         add_work(world, frame, slot, chunk, 0)
@@ -222,6 +355,10 @@ def begin_frame(world, frame):
     frames.sampled_count[frame] = 0
     frames.packed_count[frame] = 0
     frames.page_update_count[frame] = 0
+    frames.window_update_count[frame] = 0
+    frames.page_copy_count[frame] = 0
+    frames.window_room[frame] = world[0].settings.page_updates
+    frames.copy_room[frame] = world[0].settings.page_updates
     frames.drawn[frame] = 0
     frames.probe[frame] = 0
     frames.page_room[frame] = world[0].pages.free_count
@@ -232,6 +369,9 @@ def begin_frame(world, frame):
 def compose_frame(world, frame):
     """Admission first; then a round of what generates, or prompts with one token of each."""
     program = compose_initialize(world, frame)
+    if program == NO_ROW and (
+            world[0].settings.stateful == 1 or world[0].settings.view_pages > 0):
+        program = compose_restores(world, frame)
     if program == NO_ROW:
         program = compose_scored(world, frame)
     if program != NO_ROW:
@@ -243,9 +383,10 @@ def compose_frame(world, frame):
 
 
 @system(
-    reads="settings.* programs.* requests.* grammars.* tokens.ids pages.free_count clock.now_ns",
-    writes="frames.* lanes.* slots.state slots.waits drafts.survival drafts.reach candidates.* "
-           "programs.probed_ns counters.*",
+    reads="settings.* programs.* requests.* grammars.* tokens.ids clock.now_ns",
+    writes="frames.* lanes.* slots.state slots.waits slots.restore slots.closing snapshots.* "
+           "pages.* windows.* drafts.survival drafts.reach candidates.* programs.probed_ns "
+           "counters.*",
 )
 def compose(world):
     """Fills one free frame a tick; `scheduled` moves in `submit`."""

@@ -1,7 +1,11 @@
 """evict: free pages for the next frame, least recently released content first.
 
-Behind a device without tiers content is dropped. With host memory it is copied there, and from
-there to disk; a place is free when its copy has ended, so some are kept free ahead."""
+Pages and snapshots stand in one order of last use. A snapshot keeps the pages of its text on the
+device and goes when it is the oldest of both; then its pages are the next.
+
+Behind a device without tiers content is dropped, and so it is where texts go on from snapshots.
+With host memory it is copied there, and from there to disk; a place is free when its copy has
+ended, so some are kept free ahead."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
@@ -12,9 +16,11 @@ from helios_dod.tables.pages import (
     drop_page,
     evict_oldest,
     give_device_place,
+    pages_of,
     rest_page,
     unlist_evictable,
 )
+from helios_dod.tables.snapshots import evict_snapshot, oldest_behind_page
 from helios_dod.tables.tiers import cheaper, list_page, take_place, unlist_page
 from helios_dod.terms import (
     COPY_OFFLOAD,
@@ -52,7 +58,7 @@ def demand(world, tokens):
             endpoint += chunk
         elif slots.state[slot] == SLOT_RESTORING:
             total += slots.restoring[slot]
-        total += max(-(-endpoint // settings.page_tokens) - slots.page_count[slot], 0)
+        total += max(pages_of(world, endpoint) - slots.page_count[slot], 0)
     return total
 
 
@@ -187,17 +193,64 @@ def ahead(places, wanted):
     return min(wanted, max(places // AHEAD_SHARE, 1))
 
 
+@kernel
+def evict_older_snapshots(world):
+    """Frees the snapshots that are older than every page that could go, which lets pages go."""
+    pages, snapshots = world[0].pages, world[0].snapshots
+    for _ in range(snapshots.snapshot_count):
+        row = oldest_behind_page(world)
+        if row == NO_ROW or (
+                pages.oldest != NO_ROW and pages.age[pages.oldest] < snapshots.age[row]):
+            return
+        evict_snapshot(world, row)
+
+
+@kernel
+def window_demand(world, tokens):
+    """Pages of group 1 that the next frame takes if every live slot goes on, as `demand`."""
+    slots, settings = world[0].slots, world[0].settings
+    budget, total = settings.prefill_tokens, 0
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        endpoint = slots.scheduled[slot]
+        if slots.state[slot] == SLOT_DECODE:
+            endpoint += max(min(tokens, remaining(world, slot)), 0)
+        elif slots.state[slot] == SLOT_PREFILL:
+            chunk = min(slots.prefill_end[slot] - endpoint, budget)
+            budget -= chunk
+            endpoint += chunk
+        total += max(-(-endpoint // settings.page_tokens) - slots.window_end[slot], 0)
+    return total
+
+
+@kernel
+def evict_windows(world):
+    """Frees the least recently used snapshots until the next frame has its pages of group 1."""
+    snapshots = world[0].snapshots
+    needed = window_demand(world, world[0].programs.round_width)
+    for _ in range(snapshots.snapshot_count):
+        if world[0].windows.free_count >= needed or snapshots.oldest == NO_ROW:
+            return
+        evict_snapshot(world, snapshots.oldest)
+
+
 @system(
     reads="settings.* slots.* requests.* programs.round_width clock.now_ns",
-    writes="pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest copies.* "
-           "counters.pages_evicted counters.pages_dropped_memory counters.pages_dropped_disk",
+    writes="pages.* prefixes.* snapshots.* windows.* tiers.free_count tiers.oldest tiers.newest "
+           "copies.* counters.pages_evicted counters.pages_dropped_memory "
+           "counters.pages_dropped_disk counters.snapshots_evicted",
 )
 def evict(world):
     """Stops when nothing is idle; `preempt` takes over then."""
     pages, tiers, copies = world[0].pages, world[0].tiers, world[0].copies
+    stateful = world[0].settings.stateful
+    if world[0].settings.window_tokens > 0:
+        evict_windows(world)
     needed = demand(world, world[0].programs.round_width)
-    if tiers.place_count[TIER_MEMORY] == 0:
+    if tiers.place_count[TIER_MEMORY] == 0 or stateful == 1:
         for _ in range(needed - pages.free_count):
+            if stateful == 1:
+                evict_older_snapshots(world)
             if pages.oldest == NO_ROW:
                 return
             evict_oldest(world)

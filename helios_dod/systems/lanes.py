@@ -4,6 +4,7 @@ what."""
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel
 from helios_dod.tables.grammars import may_sample
+from helios_dod.tables.pages import pages_of
 from helios_dod.terms import (
     SLOT_DECODE,
     WAIT_COST,
@@ -44,15 +45,24 @@ def room_tokens(world, frame, slot):
     if pending > frames.update_room[frame]:
         return 0
     pages = min(frames.page_room[frame], frames.update_room[frame] - pending)
-    held = (slots.page_count[slot] + pages) * world[0].settings.page_tokens
-    return held - slots.scheduled[slot]
+    held = slots.page_count[slot] + pages - world[0].settings.view_pages
+    return held * world[0].settings.page_tokens - slots.scheduled[slot]
+
+
+@kernel
+def has_room(world, frame, slot):
+    """Can the frame take the pages and page-table updates that the slot lacks for what it has?"""
+    frames, slots = world[0].frames, world[0].slots
+    fresh = max(pages_of(world, slots.scheduled[slot]) - slots.page_count[slot], 0)
+    updates = slots.page_count[slot] - slots.uploaded_count[slot] + fresh
+    return fresh <= frames.page_room[frame] and updates <= frames.update_room[frame]
 
 
 @kernel
 def take_room(world, frame, slot, length):
     """Sets pages and updates aside for so many tokens of a slot."""
     frames, slots = world[0].frames, world[0].slots
-    pages = -(-(slots.scheduled[slot] + length) // world[0].settings.page_tokens)
+    pages = pages_of(world, slots.scheduled[slot] + length)
     fresh = max(pages - slots.page_count[slot], 0)
     frames.page_room[frame] -= fresh
     frames.update_room[frame] -= slots.page_count[slot] - slots.uploaded_count[slot] + fresh

@@ -45,10 +45,13 @@ from helios_dod.terms import (
     SOURCE_QUERY_LENGTH,
     SOURCE_QUERY_START,
     SOURCE_REPETITION_PENALTY,
+    SOURCE_RESTORE_SOURCE,
     SOURCE_SAMPLE_ROW,
     SOURCE_SEED,
     SOURCE_SLOT,
+    SOURCE_SNAPSHOT_DESTINATION,
     SOURCE_SPECULATIVE_PREFIX_LIMIT,
+    SOURCE_STATE_ROW,
     SOURCE_STOP_TOKENS,
     SOURCE_TARGET_TOKEN,
     SOURCE_TEMPERATURE,
@@ -69,10 +72,8 @@ def scalar_value(world, frame, source, constant):
         return frames.packed_count[frame]
     if source == SOURCE_LIVE_SAMPLED:
         return frames.sampled_count[frame]
-    if source == SOURCE_PAGE_UPDATE_COUNT:
-        return frames.page_update_count[frame]
     if source == SOURCE_PAGE_COPY_COUNT:
-        return 0
+        return frames.page_copy_count[frame]
     assert source == SOURCE_CONSTANT
     return constant
 
@@ -114,6 +115,30 @@ def pack_geometry(world, frame, binding, words):
         for lane in range(count):
             put(words, first + lane * width, lanes.candidates[frame, lane],
                 lanes.candidate_count[frame, lane], offset)
+    else:
+        return False
+    return True
+
+
+@kernel
+def put_rows(words, first, column, count, width):
+    """words[first + i] = first row of column[i], -1 where it names none."""
+    for i in range(count):
+        words[first + i] = column[i] * width if column[i] != NO_ROW else -1
+
+
+@kernel
+def pack_rows(world, frame, binding, words):
+    """State and snapshot rows of each lane; False if the source is another one."""
+    lanes, bindings, width = world[0].lanes, world[0].bindings, world[0].settings.state_rows
+    source, first = bindings.source[binding], bindings.first[binding]
+    count = world[0].frames.lane_count[frame]
+    if source == SOURCE_STATE_ROW:
+        put_rows(words, first, lanes.slot[frame], count, width)
+    elif source == SOURCE_RESTORE_SOURCE:
+        put_rows(words, first, lanes.restore[frame], count, width)
+    elif source == SOURCE_SNAPSHOT_DESTINATION:
+        put_rows(words, first, lanes.snapshot[frame], count, width)
     else:
         return False
     return True
@@ -276,13 +301,38 @@ def pack_masks(world, frame, binding, batch):
 
 
 @kernel
-def pack_updates(world, frame, first, words):
-    """Page-table entries newly assigned: slot, index, page."""
+def pack_updates(world, frame, binding, words, counted):
+    """Page-table entries newly assigned: slot, index, page; or, counted, only their number. A
+    shifted view has no entries for the first pages of a text."""
+    lanes, bindings, frames = world[0].lanes, world[0].bindings, world[0].frames
+    at, shift, listed = bindings.first[binding], bindings.shift[binding], 0
+    windowed = bindings.group[binding] == 1
+    total = frames.page_update_count[frame]
+    slots, indices = lanes.page_update_slot[frame], lanes.page_update_index[frame]
+    pages = lanes.page_update_page[frame]
+    if windowed:
+        total = frames.window_update_count[frame]
+        slots, indices = lanes.window_update_slot[frame], lanes.window_update_index[frame]
+        pages = lanes.window_update_page[frame]
+    for i in range(total):
+        if indices[i] < shift:
+            continue
+        if not counted:
+            words[at + 3 * listed] = slots[i]
+            words[at + 3 * listed + 1] = indices[i] - shift
+            words[at + 3 * listed + 2] = pages[i]
+        listed += 1
+    if counted:
+        words[at] = listed
+
+
+@kernel
+def pack_copies(world, frame, first, words):
+    """Pages to be copied: source, destination."""
     lanes = world[0].lanes
-    for i in range(world[0].frames.page_update_count[frame]):
-        words[first + 3 * i] = lanes.page_update_slot[frame, i]
-        words[first + 3 * i + 1] = lanes.page_update_index[frame, i]
-        words[first + 3 * i + 2] = lanes.page_update_page[frame, i]
+    for i in range(world[0].frames.page_copy_count[frame]):
+        words[first + 2 * i] = lanes.page_copy_source[frame, i]
+        words[first + 2 * i + 1] = lanes.page_copy_target[frame, i]
 
 
 @kernel
@@ -291,11 +341,12 @@ def pack_binding(world, frame, binding, batch):
     bindings, words = world[0].bindings, world[0].staging.words[frame]
     source, first = bindings.source[binding], bindings.first[binding]
     width = bindings.words[binding]
-    if source == SOURCE_PAGE_UPDATES:
-        pack_updates(world, frame, first, words)
+    if source in (SOURCE_PAGE_UPDATES, SOURCE_PAGE_UPDATE_COUNT):
+        pack_updates(world, frame, binding, words, source == SOURCE_PAGE_UPDATE_COUNT)
         return
     if source == SOURCE_PAGE_COPIES:
-        return  # PAGE_COPY_COUNT is 0
+        pack_copies(world, frame, first, words)
+        return
     if source == SOURCE_GRAMMAR_MASK:
         pack_masks(world, frame, binding, batch)
         return
@@ -305,7 +356,8 @@ def pack_binding(world, frame, binding, batch):
     if bindings.indexing[binding] == INDEX_PACKED_TOKEN:
         pack_tokens(world, frame, binding, words)
         return
-    if not pack_geometry(world, frame, binding, words):
+    if not pack_geometry(world, frame, binding, words) and not pack_rows(
+            world, frame, binding, words):
         pack_admission(world, frame, binding, words)
     if bindings.indexing[binding] == INDEX_SUBMISSION_ROW:
         live = world[0].frames.lane_count[frame]

@@ -7,7 +7,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.systems.evict import demand
 from helios_dod.tables.grammars import free_grammar
-from helios_dod.tables.pages import release_text
+from helios_dod.tables.pages import free_page, reference_page, release_text, resident
 from helios_dod.tables.requests import waiting_insert
 from helios_dod.tables.stops import rewind_stops
 from helios_dod.terms import (
@@ -31,9 +31,16 @@ def holds_duplicates(world, slot):
 
 
 @kernel
+def recomputes(world):
+    """Would a request that is sent back hold pages twice again, as pages alone are not all that it
+    goes on from?"""
+    return world[0].settings.stateful == 1 or world[0].settings.view_pages > 0
+
+
+@kernel
 def last_in_order(world):
     """The live slot whose request comes last. The only one that still runs is none, unless it holds
-    pages twice, which it does not when it comes back."""
+    pages twice, which it does not when it comes back, if its pages are all that it goes on from."""
     slots, order = world[0].slots, world[0].requests.order_ns
     last, running = NO_ROW, 0
     for i in range(slots.live_count):
@@ -43,7 +50,7 @@ def last_in_order(world):
         running += 1
         if last == NO_ROW or order[slots.request[slot]] >= order[slots.request[last]]:
             last = slot
-    if running == 1 and not holds_duplicates(world, last):
+    if running == 1 and (recomputes(world) or not holds_duplicates(world, last)):
         return NO_ROW
     return last
 
@@ -87,6 +94,35 @@ def coming(world):
 
 
 @kernel
+def merge_duplicates(world, slot):
+    """The slot's table names the pages that hold its text already, and its own ones are free. No
+    program in flight reads them, and none to come writes them."""
+    slots, pages = world[0].slots, world[0].pages
+    page, complete = slots.published_page[slot], slots.consumed[slot]
+    complete //= world[0].settings.page_tokens
+    for index in range(slots.published_count[slot] - 1, -1, -1):
+        own = slots.pages[slot, index]
+        if (index < complete and own != page and pages.state[own] == PAGE_PRIVATE
+                and resident(pages.state[page])):
+            slots.pages[slot, index] = page
+            reference_page(world, page)
+            free_page(world, own)
+            slots.uploaded_count[slot] = min(slots.uploaded_count[slot], index)
+        page = pages.parent[page]
+
+
+@kernel
+def merge_text(world):
+    """The last request that runs holds none of its text twice, once nothing of it is in flight."""
+    slots = world[0].slots
+    for i in range(slots.live_count):
+        slot = slots.live[i]
+        if (slots.state[slot] in (SLOT_PREFILL, SLOT_DECODE) and slots.in_flight[slot] == 0
+                and slots.copying[slot] == 0):
+            merge_duplicates(world, slot)
+
+
+@kernel
 def give_up_text(world):
     """The last request that runs lets go of its published text: pages of which it has duplicates
     of its own, as one that computes a cached prompt again, are idle then."""
@@ -113,6 +149,9 @@ def preempt(world):
             return
         slot = last_in_order(world)
         if slot == NO_ROW:
-            give_up_text(world)
+            if recomputes(world):
+                merge_text(world)
+            else:
+                give_up_text(world)
             return
         send_back(world, slot)

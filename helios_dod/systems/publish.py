@@ -1,9 +1,21 @@
-"""publish: complete pages of committed tokens become immutable and can be found by content."""
+"""publish: complete pages of committed tokens become immutable and can be found by content; so do
+snapshots at the exact endpoints of programs that succeeded."""
 
 from helios_dod.limits import NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, system
 from helios_dod.tables.pages import adopt_page, publish_page, reference_page, resident
 from helios_dod.tables.prefixes import chain, find_page
+from helios_dod.tables.snapshots import (
+    drop_snapshot,
+    find_snapshot,
+    list_snapshot,
+    publish_snapshot,
+    release_snapshot,
+    unlist_snapshot,
+)
+from helios_dod.tables.spans import features_of
+from helios_dod.tables.values import note_taken
+from helios_dod.tables.windows import keep_window
 from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FLAG_SCORED, FRAME_ACCEPTED
 
 
@@ -21,9 +33,14 @@ def publish_next(world, slot, row):
     ids, at = world[0].tokens.ids, first % TOKEN_BLOCK
     parent = slots.published_page[slot]
     hashed = chain(slots.published_hash[slot], ids, block, at, count)
+    features = features_of(world, row, first, first + count)
+    hashed ^= features
     page = find_page(world, hashed, parent, requests.salt[row], ids, block, at, count)
+    if features != 0 and page != NO_ROW and pages.hash[page] != hashed:
+        page = NO_ROW  # its spans stand for something else
+    own = slots.pages[slot, index]
     if page == NO_ROW:
-        page = slots.pages[slot, index]
+        page = own
         for i in range(count):
             pages.ids[page, i] = ids[block, at + i]
         publish_page(world, page, hashed, parent, requests.salt[row])
@@ -31,7 +48,7 @@ def publish_next(world, slot, row):
     elif requests.flags[row] & FLAG_SCORED != 0:
         return False
     elif not resident(pages.state[page]):
-        adopt_page(world, page, slots.pages[slot, index])
+        adopt_page(world, page, own)
         slots.pages[slot, index] = page
     reference_page(world, page)  # else a duplicate's original could be evicted from under us
     slots.published_page[slot] = page
@@ -50,27 +67,81 @@ def publishable(world, row):
     return reason in (0, FINISH_EOS, FINISH_LIMIT)
 
 
+@kernel
+def publish_pages(world, slot):
+    """Publishes every page that the slot's committed tokens complete."""
+    slots = world[0].slots
+    complete = slots.consumed[slot] // world[0].settings.page_tokens
+    if slots.published_count[slot] >= complete or slots.unpublished[slot] == 1:
+        return
+    row = slots.request[slot]
+    if publishable(world, row):
+        for _ in range(complete - slots.published_count[slot]):
+            if not publish_next(world, slot, row):
+                break
+
+
+@kernel
+def keep_snapshot(world, slot, row, endpoint):
+    """Publishes a written snapshot, unless its text has one already."""
+    slots, snapshots, request = world[0].slots, world[0].snapshots, world[0].slots.request[slot]
+    page_tokens = world[0].settings.page_tokens
+    page, depth = slots.published_page[slot], slots.published_count[slot]
+    assert depth >= endpoint // page_tokens
+    for _ in range(depth - endpoint // page_tokens):
+        page = world[0].pages.parent[page]
+    first = endpoint // page_tokens * page_tokens
+    known = find_snapshot(world, page, first, request, endpoint)
+    if known == NO_ROW or snapshots.endpoint[known] < endpoint:
+        note_taken(world, snapshots.cause[row])
+        publish_snapshot(world, row, page, endpoint, request)
+        if world[0].settings.window_tokens > 0:
+            keep_window(world, slot, row, endpoint)
+        return
+    if snapshots.readers[known] == 0:
+        unlist_snapshot(world, known)
+        list_snapshot(world, known)
+    drop_snapshot(world, row)
+
+
+@kernel
+def settle_snapshots(world, frame, lane):
+    """Ends what a lane of a finished frame had to do with snapshots."""
+    lanes = world[0].lanes
+    slot, restored = lanes.slot[frame, lane], lanes.restore[frame, lane]
+    written = lanes.snapshot[frame, lane]
+    lanes.restore[frame, lane] = NO_ROW
+    lanes.snapshot[frame, lane] = NO_ROW
+    if restored != NO_ROW:
+        release_snapshot(world, restored)
+    if written == NO_ROW:
+        return
+    endpoint = lanes.consumed[frame, lane] + lanes.query_length[frame, lane]
+    published = world[0].slots.published_count[slot] >= endpoint // world[0].settings.page_tokens
+    if (world[0].frames.error[frame] == 0 and published
+            and publishable(world, world[0].slots.request[slot])):
+        keep_snapshot(world, slot, written, endpoint)
+    else:
+        drop_snapshot(world, written)
+
+
 @system(
-    reads="settings.* frames.* lanes.slot requests.* tokens.ids",
+    reads="settings.* frames.* lanes.* requests.* tokens.ids clock.tick",
     writes="slots.published_count slots.published_page slots.published_hash slots.pages "
            "pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest "
-           "counters.pages_published",
+           "snapshots.* windows.references lanes.restore lanes.snapshot counters.pages_published "
+           "counters.snapshots_published counters.snapshots_dropped",
 )
 def publish(world):
     """Looks at every lane of this tick's accepted frames."""
-    frames, slots = world[0].frames, world[0].slots
-    if world[0].settings.caching == 0:
+    frames, settings = world[0].frames, world[0].settings
+    if settings.caching == 0:
         return
     for frame in range(frames.state.shape[0]):
-        if frames.state[frame] != FRAME_ACCEPTED or frames.error[frame] != 0:
+        if frames.state[frame] != FRAME_ACCEPTED:
             continue
         for lane in range(frames.lane_count[frame]):
-            slot = world[0].lanes.slot[frame, lane]
-            complete = slots.consumed[slot] // world[0].settings.page_tokens
-            if slots.published_count[slot] >= complete or slots.unpublished[slot] == 1:
-                continue
-            row = slots.request[slot]
-            if publishable(world, row):
-                for _ in range(complete - slots.published_count[slot]):
-                    if not publish_next(world, slot, row):
-                        break
+            if frames.error[frame] == 0:
+                publish_pages(world, world[0].lanes.slot[frame, lane])
+            if settings.stateful == 1:
+                settle_snapshots(world, frame, lane)

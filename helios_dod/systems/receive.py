@@ -1,7 +1,10 @@
 """receive: ingress rings -> requests; cancels; deadlines."""
 
-from helios_dod.limits import EOS_MAX, NO_ROW, TOKEN_BLOCK
+import numpy as np
+
+from helios_dod.limits import EOS_MAX, NO_ROW, SCORES_MAX, TOKEN_BLOCK
 from helios_dod.system import kernel, store_release, system
+from helios_dod.tables.pages import pages_of
 from helios_dod.tables.requests import finish_request, take_request, waiting_insert
 from helios_dod.tables.rings import egress_room, payload_index
 from helios_dod.tables.stops import BLOCK_STRINGS, load_stops
@@ -11,6 +14,7 @@ from helios_dod.terms import (
     EGRESS_REJECTED,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
+    FLAG_SCORED,
     INGRESS_ABANDONED,
     INGRESS_CANCEL,
     INGRESS_DONE,
@@ -20,6 +24,7 @@ from helios_dod.terms import (
     REJECT_EMPTY,
     REJECT_GRAMMAR,
     REJECT_PAGES,
+    REJECT_SPAN,
     REJECT_STOPS,
     REJECT_VOCABULARY,
     RUNNING,
@@ -58,6 +63,43 @@ def blocks_of(world, frontend, row):
 
 
 @kernel
+def spans_index(world, frontend, row):
+    """First payload word of a submission's spans."""
+    ring = world[0].ingress
+    at = payload_index(world, frontend, row) + ring.prompt_count[frontend, row]
+    at += 2 * ring.bias_count[frontend, row] + ring.stop_words[frontend, row]
+    return at + -(-ring.grammar_bytes[frontend, row] // 4)
+
+
+@kernel
+def longest_span(world, frontend, row):
+    """Tokens of the longest atomic span of a submission."""
+    ring, at, longest = world[0].ingress, spans_index(world, frontend, row), 0
+    for i in range(ring.span_count[frontend, row]):
+        longest = max(longest, ring.words[frontend, at + 4 * i + 1] - ring.words[
+            frontend, at + 4 * i])
+    return longest
+
+
+@kernel
+def copy_cuts(world, frontend, source, row):
+    """Spans and boundaries of a submission into its request row."""
+    ring, requests = world[0].ingress, world[0].requests
+    at, spans = spans_index(world, frontend, source), ring.span_count[frontend, source]
+    for i in range(spans):
+        requests.span_first[row, i] = ring.words[frontend, at]
+        requests.span_end[row, i] = ring.words[frontend, at + 1]
+        low = np.uint64(np.uint32(ring.words[frontend, at + 2]))
+        high = np.uint64(np.uint32(ring.words[frontend, at + 3]))
+        requests.span_digest[row, i] = low | (high << np.uint64(32))
+        at += 4
+    requests.span_count[row] = spans
+    requests.boundary_count[row] = ring.boundary_count[frontend, source]
+    for i in range(requests.boundary_count[row]):
+        requests.boundaries[row, i] = ring.words[frontend, at + i]
+
+
+@kernel
 def refusal(world, frontend, row):
     """(reason, value, limit) of a submission that can never run, or (0, 0, 0)."""
     ring, settings = world[0].ingress, world[0].settings
@@ -72,9 +114,15 @@ def refusal(world, frontend, row):
         return REJECT_BLOCKS, blocks * TOKEN_BLOCK, world[0].tokens.owner.shape[0] * TOKEN_BLOCK
     if ring.grammar_bytes[frontend, row] > 0 and settings.masked == 0:
         return REJECT_GRAMMAR, 1, 0
-    pages = -(-total // settings.page_tokens)
+    pages = pages_of(world, total) + settings.view_pages  # the originals of what is copied
     if pages > world[0].pages.page_count:
         return REJECT_PAGES, pages, world[0].pages.page_count
+    longest = longest_span(world, frontend, row)
+    most = settings.span_tokens
+    if ring.flags[frontend, row] & FLAG_SCORED != 0:
+        most = min(most, SCORES_MAX)
+    if longest > most:
+        return REJECT_SPAN, longest, most
     at = payload_index(world, frontend, row)
     for i in range(prompt):
         token = ring.words[frontend, at + i]
@@ -114,7 +162,7 @@ def copy_payload(world, frontend, source, row):
 @kernel
 def accept_submission(world, frontend, source, row):
     """Fills a taken request row and puts it in the waiting list."""
-    ring, requests, settings = world[0].ingress, world[0].requests, world[0].settings
+    ring, requests = world[0].ingress, world[0].requests
     prompt, output = ring.prompt_count[frontend, source], ring.output_limit[frontend, source]
     requests.state[row] = WAITING
     requests.frontend[row] = frontend
@@ -134,8 +182,9 @@ def accept_submission(world, frontend, source, row):
     requests.order_ns[row] = requests.arrival_ns[row] + requests.priority[row] * AGING_NS
     requests.match_page[row] = NO_ROW
     requests.match_count[row] = 0
+    requests.match_snapshot[row] = NO_ROW
     requests.match_epoch[row] = world[0].pages.epoch - 1
-    requests.page_need[row] = -(-(prompt + output) // settings.page_tokens)
+    requests.page_need[row] = pages_of(world, prompt + output)
     requests.seed[row] = ring.seed[frontend, source]
     requests.temperature[row] = ring.temperature[frontend, source]
     requests.top_p[row] = ring.top_p[frontend, source]
@@ -152,6 +201,7 @@ def accept_submission(world, frontend, source, row):
     requests.grammar_block[row] = -(-(prompt + output) // TOKEN_BLOCK)
     take_blocks(world, row, blocks_of(world, frontend, source))
     copy_payload(world, frontend, source, row)
+    copy_cuts(world, frontend, source, row)
     waiting_insert(world, row)
     deadline = requests.deadline_ns[row]
     if deadline > 0 and (requests.deadline_next_ns == 0 or deadline < requests.deadline_next_ns):

@@ -107,7 +107,8 @@ def extend_lane(world, frame, lane):
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
     slot, page_tokens = lanes.slot[frame, lane], world[0].settings.page_tokens
     end = slots.scheduled[slot] + lanes.query_length[frame, lane]
-    if end % page_tokens == 0 and end // page_tokens >= slots.page_count[slot]:
+    page = end // page_tokens + world[0].settings.view_pages
+    if end % page_tokens == 0 and page >= slots.page_count[slot]:
         if frames.page_room[frame] < 1 or frames.update_room[frame] < 1:
             return False
         frames.page_room[frame] -= 1

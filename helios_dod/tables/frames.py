@@ -17,8 +17,12 @@ class Frames:
     page_update_count: i32
     drawn: u8  # some lane of a speculative program draws its drafts
     probe: u8  # chosen for the sake of its cost, which the next choice waits for
+    window_update_count: i32
+    page_copy_count: i32
     page_room: i32  # free pages and page-table updates left while composing
     update_room: i32
+    window_room: i32  # updates of group 1, and page copies, left for restored slots
+    copy_room: i32
     submitted_ns: i64
     finished_ns: i64
     retired_ranks: i64  # mask
@@ -47,6 +51,13 @@ class Lanes:
     candidate_count: i32["lanes_max"]  # copied drafts
     candidates: i32["lanes_max", "width_max"]
     sampled: u8["lanes_max"]
+    restore: i32["lanes_max"]  # snapshot that the program copies to the slot's state, or NO_ROW
+    snapshot: i32["lanes_max"]  # snapshot that it writes, or NO_ROW
     page_update_slot: i32["page_updates_max"]
     page_update_index: i32["page_updates_max"]
     page_update_page: i32["page_updates_max"]
+    window_update_slot: i32["page_updates_max"]
+    window_update_index: i32["page_updates_max"]
+    window_update_page: i32["page_updates_max"]
+    page_copy_source: i32["page_updates_max"]
+    page_copy_target: i32["page_updates_max"]

@@ -2,7 +2,7 @@
 immutable one lies on the device or in a tier behind it."""
 
 from helios_dod.limits import NO_ROW
-from helios_dod.schema import i32, scalar, table, u8, u64
+from helios_dod.schema import i32, i64, scalar, table, u8, u64
 from helios_dod.system import kernel
 from helios_dod.tables.prefixes import index_page, unindex_page
 from helios_dod.tables.tiers import give_place, list_page, unlist_page
@@ -28,13 +28,13 @@ class Pages:
     Invariants: places of the device are free or belong to one row whose state is PRIVATE to
     FETCHING, and so for each tier; a copy in flight holds a second place. A row in use has a place,
     so a free place means a free row. `references` is the number of page tables that name an
-    immutable page and of slots whose published text it is part of (a slot may hold a private
-    duplicate of it). A page that is referenced has referenced ancestors; one on the device
-    (IMMUTABLE to FETCHING) has its parent there. `children` is the number of pages behind it that
-    are on the device and not LEAVING, `behind` that of all others. The eviction list holds the
-    IMMUTABLE pages without references and children, least recently released first; `idle_count`
-    is the number of IMMUTABLE and LEAVING ones without references. `promised_count` <= free_count +
-    idle_count: pages that admitted requests may still take.
+    immutable page and of slots whose published text it is part of. A page that is referenced has
+    referenced ancestors; one on the device (IMMUTABLE to FETCHING) has its parent there. `children`
+    is the number of pages behind it that are on the device and not LEAVING, and of snapshots;
+    `behind` that of all other pages. The eviction list holds the IMMUTABLE pages without references
+    and children, least recently released first; `idle_count` is the number of IMMUTABLE and LEAVING
+    ones without references. `promised_count` <= free_count + idle_count: pages that admitted
+    requests may still take.
     """
 
     state: u8
@@ -49,6 +49,7 @@ class Pages:
     hash: u64
     salt: u64
     ids: i32["PAGE_TOKENS_MAX"]  # tokens of an immutable page
+    age: i64  # tick of its release on the device
     older: i32  # eviction list, or the list of its tier
     newer: i32
     rows: scalar(i32["pages_max"])  # stack of free rows
@@ -82,9 +83,17 @@ def tier_of(state):
 
 
 @kernel
+def pages_of(world, tokens):
+    """Pages that a text of so many tokens takes, what shifted page-table views reach included."""
+    settings = world[0].settings
+    return -(-tokens // settings.page_tokens) + settings.view_pages
+
+
+@kernel
 def list_evictable(world, page):
     """Appends a page to the eviction list, as the most recently released."""
     pages = world[0].pages
+    pages.age[page] = world[0].clock.tick
     pages.older[page] = pages.newest
     pages.newer[page] = NO_ROW
     if pages.newest == NO_ROW:
@@ -95,9 +104,10 @@ def list_evictable(world, page):
 
 
 @kernel
-def list_oldest(world, page):
-    """Puts a page in front of the eviction list: it is at least as old as what was just evicted."""
+def list_oldest(world, page, age):
+    """Puts a page in front of the eviction list: it is as old as what has gone from behind it."""
     pages = world[0].pages
+    pages.age[page] = age
     pages.newer[page] = pages.oldest
     pages.older[page] = NO_ROW
     if pages.oldest == NO_ROW:
@@ -204,7 +214,29 @@ def child_goes(world, page):
     pages.behind[parent] += 1
     if (pages.children[parent] == 0 and pages.references[parent] == 0
             and pages.state[parent] == PAGE_IMMUTABLE):
-        list_oldest(world, parent)
+        list_oldest(world, parent, pages.age[page])
+
+
+@kernel
+def pin_page(world, page):
+    """A snapshot stands behind a page, which stays on the device before it."""
+    pages = world[0].pages
+    assert resident(pages.state[page]) and pages.state[page] >= PAGE_IMMUTABLE
+    if (pages.children[page] == 0 and pages.references[page] == 0
+            and pages.state[page] == PAGE_IMMUTABLE):
+        unlist_evictable(world, page)
+    pages.children[page] += 1
+
+
+@kernel
+def unpin_page(world, page, age):
+    """A snapshot behind a page has gone, at that age; the page may be the next."""
+    pages = world[0].pages
+    pages.children[page] -= 1
+    assert pages.children[page] >= 0
+    if (pages.children[page] == 0 and pages.references[page] == 0
+            and pages.state[page] == PAGE_IMMUTABLE):
+        list_oldest(world, page, age)
 
 
 @kernel

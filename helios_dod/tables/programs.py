@@ -11,6 +11,8 @@ class Programs:
     host_pending: u8  # the pending token is bound by the host
     histogram: u8  # binds the prompt histogram
     masked: u8  # binds the grammar mask
+    restores: u8  # binds a restore source
+    copies: u8  # restores by copies of pages
     batch: i32  # B
     drafts: i32  # D
     width: i32  # W
@@ -47,6 +49,8 @@ class Bindings:
     offset: i32
     padding: i32
     constant: i32
+    group: u8  # page updates: page group of their view
+    shift: i32  # and pages by which it is shifted
     binding_count: scalar(i32)
 
 

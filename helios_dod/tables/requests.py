@@ -46,7 +46,15 @@ class Requests:
     order_ns: i64  # arrival plus priority times AGING_NS: the waiting list is in this order
     match_page: i32  # deepest cached page of its text, valid while match_epoch is pages.epoch
     match_count: i32  # pages up to match_page
+    match_snapshot: i32  # the snapshot behind match_page that state begins with, or NO_ROW
     match_epoch: i32
+    # atomic spans [first, end), ascending: content that tokens stand for, by its digest
+    span_count: i32
+    span_first: i32["SPANS_MAX"]
+    span_end: i32["SPANS_MAX"]
+    span_digest: u64["SPANS_MAX"]
+    boundary_count: i32
+    boundaries: i32["BOUNDARIES_MAX"]  # endpoints where other prompts may part, ascending
     page_need: i32  # pages that the request can hold at most
     block_count: i32
     blocks: i32["blocks_per_request_max"]

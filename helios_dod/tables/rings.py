@@ -42,6 +42,8 @@ class Ingress:
     bias_count: i32["ingress_rows_max"]
     stop_words: i32["ingress_rows_max"]  # of the block of stops; 0: none
     grammar_bytes: i32["ingress_rows_max"]
+    span_count: i32["ingress_rows_max"]
+    boundary_count: i32["ingress_rows_max"]
     words_first: i64["LINE"]  # payload words before this position are free again
     words: i32["ingress_words_max"]
 

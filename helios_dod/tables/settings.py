@@ -19,6 +19,14 @@ class Settings:
     caching: scalar(i32)  # 1: prefixes are reused
     queue_capacity: scalar(i32)  # requests that wait, and rows of one ingress ring; 0: as built
     masked: scalar(i32)  # 1: every operation that samples has a program that takes masks
+    stateful: scalar(i32)  # 1: histories need a snapshot to go on from, pages alone do not do
+    state_rows: scalar(i32)  # state rows of one request, and of one snapshot
+    span_tokens: scalar(i32)  # of the longest atomic span that a prompt may have
+    view_pages: scalar(i32)  # pages by which the furthest page-table view is shifted
+    window_tokens: scalar(i32)  # that histories of page group 1 see; 0: there are none
+    partial: scalar(i32)  # 1: snapshots keep pages that are not complete
+    snapshot_inline: scalar(i32)  # 1: programs that prefill also write snapshots
+    snapshot_closing: scalar(i32)  # 1: restoring programs also write snapshots
     host_pending: scalar(i32)  # 1: the host owns pending tokens, so every step is fed back
     history: scalar(i32)  # 1: drafts are copied from a request's own text
 
@@ -64,6 +72,10 @@ class Counters:
     copies_failed: scalar(i64)
     prompt_tokens_cached: scalar(i64)
     preempted: scalar(i64)
+    snapshots_published: scalar(i64)
+    snapshots_dropped: scalar(i64)
+    snapshots_evicted: scalar(i64)
+    snapshot_hits: scalar(i64)
     slots_full: scalar(i64)
     barrier_grammar: scalar(i64)  # frames not composed because a constrained lane waits alone
     constrained_submitted: scalar(i64)  # frames with a constrained lane

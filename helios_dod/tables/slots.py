@@ -36,6 +36,13 @@ class Slots:
     published_count: i32  # pages whose content is indexed
     published_page: i32  # the immutable page of the last of them
     published_hash: u64
+    restore: i32  # snapshot that its state begins with, until the program that copies it
+    closing: u8  # what became of the snapshot of its end
+    copying: i32  # pages at the end of its published text that are to be copied for views
+    window_pages: i32["window_pages_max"]  # ring: page i of its text in group 1 at i modulo size
+    window_first: i32
+    window_end: i32
+    window_uploaded: i32  # page-table entries that the device has are below
     pages: i32["pages_per_request_max"]
     feature_slot: i32
     grammar: i32  # row of a constrained request's masks

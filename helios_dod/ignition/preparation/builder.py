@@ -224,18 +224,19 @@ class Builder:
     def program(
         self, name: str, operation: wire.Operation, body: Body, number: int, *,
         batch: int, packed: int, live: Sequence[Handle], host_pending: Handle | None = None,
-        width: int = 1,
+        width: int = 1, state_rows: int = 0,
     ) -> None:
         """Adds a variant of a body, and its graph contract.
 
         live: staged counts that every program reads. host_pending: the staged buffer that holds
         pending tokens, where the host owns them. width: tokens of one lane; a speculative program
-        draws a draft less."""
+        draws a draft less. state_rows: of one request."""
         assert all(program.name != name for program in self.manifest.programs), name
         self.manifest.programs.append(wire.Program(
             name=name, operation=operation, batch_capacity=batch, token_capacity=width,
             draft_tokens=width - 1, packed_token_capacity=packed, body=number))
-        graph = contract.GraphContract(program=name, operation=operation)
+        graph = contract.GraphContract(
+            program=name, operation=operation, state_rows_per_request=state_rows)
         accesses = dict.fromkeys((handle.index for handle in live), READ) | body.accesses()
         staged = [buffer for buffer in accesses if buffer in self.sources]
         graph.bindings.extend(self.binding(buffer) for buffer in staged)

@@ -17,6 +17,7 @@ from helios_dod.ignition.tokenizer import text_rule
 from helios_dod.limits import BIAS_MAX, EOS_MAX, MASK_BITS, TOP_LOGPROBS_MAX
 
 CONTRACT_VERSION = 3
+STATE_KINDS = (contract.RECURRENT, contract.CONTINUATION)  # histories that snapshots keep
 ADMISSION_ROWS = 16  # requests that one initialisation admits at most
 WORKING_SET_TOKENS = 1024  # tokens a lane that the prepared page count holds
 
@@ -233,6 +234,7 @@ def serving_contract(
         frontend=frontend_contract(checkpoint, options),
     )
     pages = max(-(-context // PAGE_TOKENS), options.lanes * WORKING_SET_TOKENS // PAGE_TOKENS)
+    stateful = any(region.kind in STATE_KINDS for region in regions)
     prefill = (
         program.packed_token_capacity
         for program in builder.manifest.programs
@@ -244,7 +246,7 @@ def serving_contract(
         context_tokens=context,
         prefill_tokens=max(prefill),
         pages=pages,
-        snapshots=0,
+        snapshots=options.snapshots if stateful else 0,
         concurrency=options.lanes,
         speculative_widths=sorted({1, *options.widths}) if options.widths else (),
         sampling=sampling_defaults(checkpoint, options),

@@ -26,6 +26,7 @@ class Options:
     scored: int = 64  # token capacity of scored prefill
     widths: tuple[int, ...] = ()  # of speculative programs wider than one token; empty: none
     draft_layers: int = 4  # first layers that draw drafts
+    snapshots: int = 32  # snapshots of state, where the model has state beside pages
     tool_syntax: str | None = None  # a name of the catalog, or none; None: as the template shows
     reasoning_syntax: str | None = None  # likewise
     output: OutputSyntax | None = None  # what these and the template come to; the recipe sets it
@@ -36,6 +37,7 @@ class Options:
             ("lanes", self.lanes),
             ("context", self.context),
             ("scored", self.scored),
+            ("snapshots", self.snapshots),
         ):
             if value is not None and value < 1:
                 raise PreparationError(f"option {name}: expected at least 1, got {value}")

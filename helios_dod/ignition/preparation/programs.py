@@ -12,6 +12,7 @@ from helios_dod.ignition.preparation.attention import Place
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, Source, symbol
 from helios_dod.ignition.preparation.contract import ADMISSION, Shared
 from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.preparation.state import StateTransfer
 from helios_dod.ignition.prepared import PreparationError
 
 
@@ -36,7 +37,12 @@ class TextPrograms:
     """Emits every program of a text model into a builder."""
 
     def __init__(self, builder: Builder, shared: Shared, model: TextModel,
-                 options: Options) -> None:
+                 options: Options, transfer: StateTransfer | None = None) -> None:
+        if transfer is not None and options.widths:
+            raise PreparationError(
+                "option widths: expected none for a model with state rows, whose speculative "
+                f"programs would have to commit accepted state, got {options.widths}")
+        self.transfer = transfer
         self.builder, self.shared, self.model, self.options = builder, shared, model, options
         self.tokens = builder.buffer("tokens", wire.SCRATCH, wire.I32, (symbol(wire.PACKED),))
         self.sampled = builder.buffer("sampled", wire.SCRATCH, wire.I32, (symbol(wire.LANES),))
@@ -70,7 +76,8 @@ class TextPrograms:
         for suffix, (batch, packed) in sizes.items():
             self.builder.program(
                 name + suffix, operation, body, number, batch=batch, packed=packed,
-                live=self.shared.live, host_pending=host_pending)
+                live=self.shared.live, host_pending=host_pending,
+                state_rows=0 if self.transfer is None else 1)
 
     def _admission(self) -> None:
         """Admission of new requests; of one with its prompt's histogram; and behind page copies."""
@@ -86,6 +93,13 @@ class TextPrograms:
             self._admit(body, histogram)
             self.advance(body, self.sampled)
             self._variants(name, operation, body, {"": (batch, batch)})
+        if self.transfer is not None:
+            body = self.begin()
+            self.transfer.restore(body)
+            self.transfer.save(body)
+            lanes = self.options.lanes
+            self._variants("restore_state", wire.RESTORE, self.advance(body, self.sampled),
+                           {"": (lanes, lanes)})
 
     def staged(self, name: str) -> wire.Operand:
         return self.shared.staged[name].whole
@@ -105,6 +119,8 @@ class TextPrograms:
             self._scatter(body, self.shared.admitted[name], name)
         body.add(wire.FillRows(
             value=0, slot=self.staged("slot"), destination=self.state("status")))
+        if self.transfer is not None:
+            self.transfer.clear(body)
 
     def _scatter(self, body: Body, source: Handle, state: str) -> None:
         body.add(wire.ScatterRows(
@@ -168,11 +184,17 @@ class TextPrograms:
         return body
 
     def _prefill(self) -> Body:
-        return self._generate(self.begin(), self.staged("token"))
+        return self._save(self._generate(self.begin(), self.staged("token")))
 
     def _mixed(self) -> Body:
         body = self.begin()
-        return self._generate(body, self._select_tokens(body, staged=True))
+        return self._save(self._generate(body, self._select_tokens(body, staged=True)))
+
+    def _save(self, body: Body) -> Body:
+        """Snapshots of state at the end of a prompt's chunk."""
+        if self.transfer is not None:
+            self.transfer.save(body)
+        return body
 
     def _decode(self) -> Body:
         body = self.begin()

@@ -1,0 +1,321 @@
+"""Shadow contents of the histories beside the paged one, for the simulated executor.
+
+Each history chains the records of its tokens by itself, through its own rows, page table or view:
+recurrent rows; a latent plane with one record for several tokens, whose unfinished record lies in a
+continuation row; a plane behind a shifted view; a windowed plane of page group 1. All must come to
+the record of the paged history. Pages name the record before their first token, so that a wrong
+one between others is seen. What disagrees is mixed into the record that a token is drawn from. So a
+stale row, a wrong snapshot, a shifted view, a skipped copy or a wrong page changes the tokens.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from helios_dod.contract.prepared import PreparedContract
+from helios_dod.executors.base import Geometry
+from helios_dod.executors.simulated_device import EMPTY_HISTORY, NONE, mix, record
+from helios_dod.system import kernel
+from helios_dod.terms import (
+    SOURCE_CONSUMED,
+    SOURCE_LIVE_LANES,
+    SOURCE_PAGE_COPIES,
+    SOURCE_PAGE_COPY_COUNT,
+    SOURCE_PAGE_UPDATE_COUNT,
+    SOURCE_PAGE_UPDATES,
+    SOURCE_PENDING_TOKEN,
+    SOURCE_QUERY_LENGTH,
+    SOURCE_QUERY_START,
+    SOURCE_RESTORE_SOURCE,
+    SOURCE_SLOT,
+    SOURCE_STATE_ROW,
+    SOURCE_TOKEN,
+)
+
+PAGED_LATENT, CONTINUATION = 2, 5  # proto HistoryKind
+PAGE_TOKENS, ROWS, RATIO, PARTIAL, WINDOW, SHIFT = range(6)  # words of a shape; 0: not there
+SHIFTED, WINDOWED = 0, 1  # views beside the page table
+
+
+@kernel
+def token_of(words, at, lane, index, pending):
+    """Token `index` of a lane's query, as the device reads it."""
+    token = np.int32(NONE)
+    if at[SOURCE_PENDING_TOKEN] >= 0:
+        token = words[at[SOURCE_PENDING_TOKEN] + lane]
+    elif at[SOURCE_TOKEN] >= 0:
+        token = words[at[SOURCE_TOKEN] + words[at[SOURCE_QUERY_START] + lane] + index]
+    return pending[words[at[SOURCE_SLOT] + lane]] if token < 0 else token
+
+
+@kernel
+def update(words, count_at, updates_at, table):
+    """Page-table entries newly assigned."""
+    for i in range(words[count_at] if count_at >= 0 else 0):
+        base = updates_at + 3 * i
+        table[words[base], words[base + 1]] = words[base + 2]
+
+
+@kernel
+def disagreement(record_, wanted):
+    """0 where a history came to the wanted record, else a value of both."""
+    return np.uint64(0) if record_ == wanted else mix(record_ ^ mix(wanted))
+
+
+@kernel
+def broken_links(tokens, pages, first, end, plane, links):
+    """What pages first .. end - 1 of a text disagree in: each names the record before it."""
+    found = np.uint64(0)
+    for i in range(first + 1, end):
+        found ^= disagreement(links[pages[i]], plane[pages[i - 1], tokens - 1])
+    return found
+
+
+@kernel
+def last_record(tokens, pages, position, plane):
+    """The record before a position."""
+    if position == 0:
+        return np.uint64(EMPTY_HISTORY)
+    return plane[pages[(position - 1) // tokens], (position - 1) % tokens]
+
+
+@kernel
+def follow_paged(words, at, lane, shape, table, cache, links, pending, wanted):
+    """Records of the lane's tokens into `wanted`; links of the pages that they begin. What the
+    history before them disagrees in."""
+    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
+    tokens = shape[PAGE_TOKENS]
+    history = last_record(tokens, table[slot], position, cache)
+    found = broken_links(tokens, table[slot], 0, -(-position // tokens), cache, links)
+    for i in range(words[at[SOURCE_QUERY_LENGTH] + lane]):
+        if (position + i) % tokens == 0:
+            links[table[slot, (position + i) // tokens]] = history
+        history = record(history, token_of(words, at, lane, i, pending))
+        wanted[i] = history
+    return found
+
+
+@kernel
+def follow_rows(words, at, lane, shape, rows, pending, wanted):
+    """Advances the lane's recurrent rows."""
+    found, length = np.uint64(0), words[at[SOURCE_QUERY_LENGTH] + lane]
+    for r in range(shape[ROWS]):
+        row = words[at[SOURCE_STATE_ROW] + lane] + r
+        for i in range(length):
+            rows[row] = record(rows[row], token_of(words, at, lane, i, pending))
+        if length > 0:
+            found ^= disagreement(rows[row], wanted[length - 1])
+    return found
+
+
+@kernel
+def follow_latent(words, at, lane, shape, table, latent, continued, pending, wanted):
+    """Completes latent records; the unfinished one goes on in the continuation row."""
+    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
+    row, ratio, tokens = words[at[SOURCE_STATE_ROW] + lane], shape[RATIO], shape[PAGE_TOKENS]
+    length = words[at[SOURCE_QUERY_LENGTH] + lane]
+    for i in range(length):
+        p = position + i
+        if p % ratio == 0:
+            continued[row] = EMPTY_HISTORY
+            if p > 0:
+                before = p - 1
+                continued[row] = latent[table[slot, before // tokens], before % tokens // ratio]
+        continued[row] = record(continued[row], token_of(words, at, lane, i, pending))
+        if p % ratio == ratio - 1:
+            latent[table[slot, p // tokens], p % tokens // ratio] = continued[row]
+    return disagreement(continued[row], wanted[length - 1]) if length > 0 else np.uint64(0)
+
+
+@kernel
+def follow_plane(words, at, lane, tokens, window, table, plane, links, pending, wanted):
+    """Records of a plane behind a view of its own. window: tokens that it sees, 0: all."""
+    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
+    length = words[at[SOURCE_QUERY_LENGTH] + lane]
+    pages, history = table[slot], last_record(tokens, table[slot], position, plane)
+    first = max(position - window + 1, 0) // tokens if window > 0 else 0
+    found = broken_links(tokens, pages, first, -(-position // tokens), plane, links)
+    for i in range(length):
+        if (position + i) % tokens == 0:
+            links[pages[(position + i) // tokens]] = history
+        history = record(history, token_of(words, at, lane, i, pending))
+        plane[pages[(position + i) // tokens], (position + i) % tokens] = history
+    return found ^ disagreement(history, wanted[length - 1]) if length > 0 else np.uint64(0)
+
+
+@kernel
+def follow(world, frame, at, shape, table, cache, rows, pages, views, pending, wanted, differ):
+    """Every history of every lane, before the program draws; differ: what each lane's disagree in.
+
+    rows: recurrent, continued. pages: links, latent, and plane, links and table of both views."""
+    words, tokens = world[0].staging.words[frame], shape[PAGE_TOKENS]
+    recurrent, continued = rows
+    links, latent, shifted, shifted_links, shifted_table, windowed, windowed_links, window_table = (
+        pages)
+    update_tables(world, frame, at, table, shifted_table, window_table, views)
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        found = follow_paged(words, at, lane, shape, table, cache, links, pending, wanted)
+        found ^= follow_rows(words, at, lane, shape, recurrent, pending, wanted)
+        if shape[RATIO] > 0:
+            found ^= follow_latent(words, at, lane, shape, table, latent, continued, pending,
+                                   wanted)
+        if shape[SHIFT] > 0:
+            found ^= follow_plane(words, at, lane, tokens, 0, shifted_table, shifted,
+                                  shifted_links, pending, wanted)
+        if shape[WINDOW] > 0:
+            found ^= follow_plane(words, at, lane, tokens, shape[WINDOW], window_table, windowed,
+                                  windowed_links, pending, wanted)
+        differ[lane] = found
+
+
+@kernel
+def update_tables(world, frame, at, table, shifted_table, window_table, views):
+    """The entries that a program is given, of every view."""
+    words = world[0].staging.words[frame]
+    update(words, at[SOURCE_PAGE_UPDATE_COUNT], at[SOURCE_PAGE_UPDATES], table)
+    update(words, views[SHIFTED, 0], views[SHIFTED, 1], shifted_table)
+    update(words, views[WINDOWED, 0], views[WINDOWED, 1], window_table)
+
+
+@kernel
+def clear(world, frame, at, rows):
+    """The state of a request that begins. rows: every row of each slot, [slots, rows]."""
+    words = world[0].staging.words[frame]
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        rows[words[at[SOURCE_SLOT] + lane], :] = EMPTY_HISTORY
+
+
+@kernel
+def copy_pages(world, frame, at, cache, pages):
+    """Whole pages of group 0."""
+    words = world[0].staging.words[frame]
+    links, latent, shifted, shifted_links = pages[0], pages[1], pages[2], pages[3]
+    for i in range(words[at[SOURCE_PAGE_COPY_COUNT]]):
+        source = words[at[SOURCE_PAGE_COPIES] + 2 * i]
+        target = words[at[SOURCE_PAGE_COPIES] + 2 * i + 1]
+        cache[target, :] = cache[source, :]
+        latent[target, :] = latent[source, :]
+        shifted[target, :] = shifted[source, :]
+        links[target] = links[source]
+        shifted_links[target] = shifted_links[source]
+
+
+@kernel
+def copy_page(plane, links, page, kept, restore):
+    """Records and link of a page to kept[:-1] and kept[-1], or back."""
+    if restore:
+        plane[page, :] = kept[:-1]
+        links[page] = kept[-1]
+    else:
+        kept[:-1] = plane[page, :]
+        kept[-1] = links[page]
+
+
+@kernel
+def copy_partial(slot, endpoint, shape, table, cache, pages, kept, restore):
+    """The pages that a snapshot does not hold, to its storage or back: those that the endpoint lies
+    in, and what a shifted view has behind the complete ones."""
+    tokens = shape[PAGE_TOKENS]
+    links, latent, shifted, shifted_links, shifted_table, windowed, windowed_links, window_table = (
+        pages)
+    index, inside = endpoint // tokens, endpoint % tokens > 0
+    if inside:
+        copy_page(cache, links, table[slot, index], kept[0], restore)
+        copy_page(latent, links, table[slot, index], kept[1], restore)
+        if shape[WINDOW] > 0:
+            copy_page(windowed, windowed_links, window_table[slot, index], kept[2], restore)
+    if shape[SHIFT] > 0:
+        first = max(index - shape[SHIFT], 0)
+        for i in range(first, -(-endpoint // tokens)):
+            copy_page(shifted, shifted_links, shifted_table[slot, i], kept[3 + i - first], restore)
+
+
+@kernel
+def copy_snapshots(world, frame, at, source, shape, table, cache, rows, pages, saved_rows,
+                   saved_pages):
+    """Copies state between the lanes' rows and the snapshot rows that `source` names, if any.
+
+    rows: [slots, rows of one], saved_rows the same of snapshots."""
+    words, restore = world[0].staging.words[frame], source == SOURCE_RESTORE_SOURCE
+    width = shape[ROWS]
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        saved = words[at[source] + lane]
+        if saved < 0:
+            continue
+        live = words[at[SOURCE_STATE_ROW] + lane]
+        for kind in range(2):
+            if restore:
+                rows[kind][live:live + width] = saved_rows[kind][saved:saved + width]
+            else:
+                saved_rows[kind][saved:saved + width] = rows[kind][live:live + width]
+        endpoint = words[at[SOURCE_CONSUMED] + lane] + words[at[SOURCE_QUERY_LENGTH] + lane]
+        if shape[PARTIAL] == 1:
+            slot = words[at[SOURCE_SLOT] + lane]
+            copy_partial(slot, endpoint, shape, table, cache, pages, saved_pages[saved], restore)
+
+
+class Histories:
+    """The contents of one simulated device, beside its paged history and page table."""
+
+    def __init__(self, contract: PreparedContract, geometry: Geometry,
+                 staging_first: Mapping[int, int]) -> None:
+        cache = contract.cache
+        kinds = {region.kind: region for region in cache.regions}
+        latent = kinds[PAGED_LATENT].compression_ratio if PAGED_LATENT in kinds else 0
+        tokens, width = geometry.page_tokens, geometry.state_rows_per_request
+        self.shape = np.array([tokens, width if cache.stateful else 0, latent,
+                               CONTINUATION in kinds, cache.window_tokens, cache.view_pages])
+        self.rows = self.make_rows(geometry.state_rows)
+        self.by_slot = tuple(row.reshape(geometry.slots, -1) for row in self.rows)
+        self.saved_rows = self.make_rows(geometry.snapshot_rows)
+        self.saved_pages = np.zeros(
+            (geometry.snapshot_rows, 4 + cache.view_pages, tokens + 1), np.uint64)
+        table = (geometry.slots, geometry.pages_per_request)
+        self.pages = (
+            *self.make_plane(geometry.pages, tokens)[::-1],
+            *self.make_plane(geometry.pages, tokens), np.zeros(table, np.int32),
+            *self.make_plane(geometry.windowed_pages, tokens), np.zeros(table, np.int32))
+        self.wanted = np.zeros(geometry.packed, np.uint64)
+        self.views = np.full((len(contract.programs), 2, 2), NONE, np.int64)
+        for row, program in enumerate(contract.programs):
+            for binding in program.bindings:
+                if binding.table > 0:
+                    which = cache.tables[binding.table].page_group
+                    counted = binding.source == SOURCE_PAGE_UPDATE_COUNT
+                    self.views[row, which, 0 if counted else 1] = staging_first[binding.buffer]
+
+    @staticmethod
+    def make_rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Recurrent rows, continuation rows."""
+        return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+
+    @staticmethod
+    def make_plane(pages: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """Records, links."""
+        return np.zeros((pages, tokens), np.uint64), np.zeros(pages, np.uint64)
+
+    def clear(self, world: np.ndarray, frame: int, at: np.ndarray) -> None:
+        """An initialising program."""
+        for rows in self.by_slot:
+            clear(world, frame, at, rows)
+
+    def follow(self, world: np.ndarray, frame: int, at: np.ndarray, program: int,
+               table: np.ndarray, cache: np.ndarray, pending: np.ndarray,
+               differ: np.ndarray) -> None:
+        """What comes before a program's own work."""
+        follow(world, frame, at, self.shape, table, cache, self.rows, self.pages,
+               self.views[program], pending, self.wanted, differ)
+
+    def restore(self, world: np.ndarray, frame: int, at: np.ndarray, program: int,
+                table: np.ndarray, cache: np.ndarray) -> None:
+        """What a restoring program does: updates every view, then copies pages."""
+        update_tables(world, frame, at, table, self.pages[4], self.pages[7], self.views[program])
+        if at[SOURCE_PAGE_COPY_COUNT] >= 0:
+            copy_pages(world, frame, at, cache, self.pages)
+
+    def copy(self, world: np.ndarray, frame: int, at: np.ndarray, source: int, table: np.ndarray,
+             cache: np.ndarray) -> None:
+        """What a program that binds `source` does about snapshots."""
+        if at[source] >= 0:
+            copy_snapshots(world, frame, at, source, self.shape, table, cache, self.rows,
+                           self.pages, self.saved_rows, self.saved_pages)

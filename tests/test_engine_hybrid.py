@@ -1,0 +1,121 @@
+"""A hybrid of recurrent and attention layers on the host executor: the same bits restored from a
+snapshot or recomputed, preempted or not, in a batch or alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embedded import Answer, Embedded
+from hybrid_core import prepare_hybrid, write_hybrid
+
+from helios_dod.edges import Submission
+
+OUTPUT = 12
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory, monkeypatch_module) -> Path:
+    folder = tmp_path_factory.mktemp("hybrid")
+    monkeypatch_module.setenv("HELIOS_CONFIG", str(folder / "config"))
+    return write_hybrid(folder)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def requests(count: int, first_tag: int = 1) -> list[Submission]:
+    """Different prompts and sampling; log-probabilities show the logits' bits."""
+    rng = np.random.default_rng(3)
+    return [Submission(
+        first_tag + i, rng.integers(0, 250, int(rng.integers(5, 120)), dtype=np.int32), OUTPUT,
+        temperature=(0.0, 0.8)[i % 2], seed=i, top_logprobs=3) for i in range(count)]
+
+
+def assert_same(answers: list[Answer], expected: list[Answer]) -> None:
+    for answer, known in zip(answers, expected, strict=True):
+        assert answer.tokens == known.tokens
+        assert answer.scores == known.scores and answer.tops == known.tops
+
+
+def counter(engine: Embedded, name: str) -> int:
+    return int(engine.engine.world[0]["counters"][name])
+
+
+@pytest.fixture(scope="module")
+def cold(core) -> list[Answer]:
+    """Each request by itself, nothing reused."""
+    with Embedded(core, caching=False) as engine:
+        return [engine.ask([request])[0] for request in requests(8)]
+
+
+@pytest.mark.parametrize("options", [
+    pytest.param({}, id="batch of 8"), pytest.param({"prefill_tokens": 20}, id="chunked"),
+    pytest.param({"frames": 1}, id="one frame"), pytest.param({"concurrency": 2}, id="two slots"),
+])
+def test_equal_to_alone(core, cold, options):
+    with Embedded(core, **options) as engine:
+        assert_same(engine.ask(requests(8)), cold)
+
+
+def test_restored_equals_recomputed(core, cold):
+    """Prompts that are asked again and texts that go on begin with snapshots, and answer the same
+    bits as without any."""
+    asked = requests(8)[:2]
+    longer = [replace(request, tag=50 + request.tag, prompt=np.concatenate([
+        request.prompt, np.array(answer.tokens, np.int32), np.arange(40, 60, dtype=np.int32)]))
+        for request, answer in zip(asked, cold, strict=False)]
+    with Embedded(core, caching=False) as engine:
+        expected = engine.ask(longer)
+    with Embedded(core) as engine:
+        assert_same(engine.ask(asked), cold[:2])
+        assert counter(engine, "snapshot_hits") == 0
+        assert counter(engine, "snapshots_published") >= 4
+        assert_same(engine.ask([replace(r, tag=r.tag + 20) for r in asked]), cold[:2])
+        hits = counter(engine, "snapshot_hits")
+        assert hits == 2
+        assert_same(engine.ask(longer), expected)
+        assert counter(engine, "snapshot_hits") == hits + 2
+        restored = counter(engine, "prompt_tokens_cached")
+    ended = sum(len(request.prompt) + OUTPUT - 1 for request in asked)
+    again = sum((len(request.prompt) - 1) // 16 * 16 for request in asked)
+    assert restored >= again + ended  # the ends of answers, inside pages, are restored whole
+
+
+def test_preempted_equals_undisturbed(core, cold):
+    """With a cache too small for all, requests are sent back and resume to the same bits."""
+    made = [replace(request, output_limit=60) for request in requests(8)]
+    with Embedded(core, caching=False) as engine:
+        undisturbed = engine.ask(made)
+    page_bytes = 2 * 2 * 16 * 16 * 4
+    with Embedded(core, cache_bytes=24 * page_bytes, context_tokens=256) as engine:
+        assert_same(engine.ask(made), undisturbed)
+        assert counter(engine, "preempted") > 0
+
+
+def test_a_skipped_copy_is_seen(core, cold, monkeypatch):
+    """A device that restores no recurrent rows answers something else."""
+    from helios_dod.executors.host import plan
+
+    built = plan.Planner._copy_state_rows
+
+    def skipping(self, op):
+        domain, words = built(self, op)
+        if op.source_row.buffer != self.live_row(op):
+            words[-1] = 0
+        return domain, words
+
+    restore = prepare_hybrid(6).manifest
+    names = {i: buffer.name for i, buffer in enumerate(restore.buffers)}
+    monkeypatch.setattr(plan.Planner, "live_row", lambda self, op: next(
+        i for i, name in names.items() if name == "state_row"), raising=False)
+    monkeypatch.setattr(plan.Planner, "_copy_state_rows", skipping)
+    asked = [request for request in requests(8) if len(request.prompt) > 40][:2]
+    with Embedded(core) as engine:
+        first = engine.ask(asked)
+        again = engine.ask([replace(request, tag=request.tag + 20) for request in asked])
+        assert counter(engine, "snapshot_hits") == 2
+    assert [answer.scores for answer in first] != [answer.scores for answer in again]
