@@ -94,6 +94,12 @@ def test_versions_are_subsets():
     refused(serving, manifest, "token_capacity", "width 1")
 
 
+def test_decode_is_of_one_token():
+    serving, manifest = pair()
+    manifest.programs[4].token_capacity = 2
+    refused(serving, manifest, "(decode): token_capacity", "1: DECODE generates one token, got 2")
+
+
 def all_enum_fields(message, path=()):
     """(path, enum field) of every enum in a message that is set."""
     for field in message.DESCRIPTOR.fields:

@@ -300,3 +300,18 @@ def test_resource_dependencies():
     assert decode(serving, manifest).programs[4].resources == ("weights",)
     graph_of(serving, "decode").resource_dependencies.append("more")
     refused(serving, manifest, "resource_dependencies", "expected weights")
+
+
+@pytest.mark.parametrize("symbol", [wire.STATE_ROWS, wire.SNAPSHOT_ROWS])
+def test_rows_that_a_program_touches_are_declared(symbol):
+    serving, manifest = pair()
+    rows = add_buffer(manifest, "rows", wire.STATE, wire.F32, (symbol, 1), 8)
+    fill = manifest.host_bodies[2].operations.add().fill_rows
+    fill.slot.buffer, fill.destination.buffer = number(manifest, "slot"), rows
+    for graph in serving.model.graphs[2:]:
+        graph.states.add(buffer=rows, row_stride=32, extent=32, access=contract.WRITE)
+    for graph in serving.model.graphs[2:]:
+        refused(serving, manifest, f"({graph.program}).state_rows_per_request",
+                "at least 1: the program touches rows, got 0")
+        graph.state_rows_per_request = 1
+    decode(serving, manifest)

@@ -35,6 +35,7 @@ DEVICE_PENDING_VERSION = 2
 SPECULATIVE_VERSION = 2
 TOKEN_BYTES = 4
 STATE_ROWS_MAX = 64  # of one request
+STATE_ROW_SYMBOLS = (wire.STATE_ROWS, wire.SNAPSHOT_ROWS)
 
 
 def prepare_graphs(
@@ -86,7 +87,10 @@ def _prepare_graph(
     if model.version == 1:
         require(program.token_capacity == 1, f"{field}: token_capacity", "width 1 in version 1",
                 program.token_capacity)
+    require(program.operation != wire.DECODE or program.token_capacity == 1,
+            f"{field}: token_capacity", "1: DECODE generates one token", program.token_capacity)
     states = prepare_states(manifest, model.version, graph, use, field)
+    _check_rows(manifest, graph, use, field)
     host, device = _prepare_pending(model, manifest, program, graph, bindings, states, field)
     require(graph.state_rows_per_request <= STATE_ROWS_MAX, f"{field}.state_rows_per_request",
             f"at most {STATE_ROWS_MAX}", graph.state_rows_per_request)
@@ -103,6 +107,17 @@ def _prepare_graph(
         device_body=program.WhichOneof("code") == "cuda_body",
         tuned=tuned_inputs(manifest, program, graph, field),
         resources=_prepare_resources(graph, use, field))
+
+
+def _check_rows(
+    manifest: wire.ExecutionManifest, graph: contract.GraphContract, use: BodyUse, field: str,
+) -> None:
+    """A graph that touches rows of state declares how many a request has: none are backed else."""
+    for number in sorted({number for number, _, _ in use.touched} | use.named):
+        buffer = manifest.buffers[number]
+        require(graph.state_rows_per_request > 0 or axes(buffer)[0][0] not in STATE_ROW_SYMBOLS,
+                f"{field}.state_rows_per_request",
+                f"at least 1: the program touches {buffer.name}", graph.state_rows_per_request)
 
 
 def _reads_cursor(cache: contract.CacheContract, states: tuple[PreparedState, ...]) -> bool:
