@@ -18,7 +18,7 @@ from helios_dod.server.metrics import Exporter
 from helios_dod.tables.durations import BOUNDS_MS, note_events
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISH_LIMIT, OP_DECODE
 
-DASHBOARD = Path(__file__).parent.parent / "dashboards" / "helios.json"
+DASHBOARD = Path(__file__).parent.parent / "perf" / "grafana.json"
 
 
 @pytest.fixture(scope="module")
