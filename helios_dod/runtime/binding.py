@@ -139,7 +139,7 @@ def longest_span(contract: PreparedContract, selection: Selection) -> int:
     scored = [contract.programs[i].packed for i in selection.programs
               if contract.programs[i].operation == OP_SCORED_PREFILL]
     share = selection.prefill_tokens - selection.geometry.slots + 1
-    return max(min(share, *scored), 1)
+    return max(min([share, *scored]), 1)
 
 
 def bind_snapshots(world: np.ndarray, contract: PreparedContract, selection: Selection) -> None:
