@@ -365,6 +365,9 @@ def test_bomb_is_refused_before_it_is_decoded(core):
     lambda table: setattr(table, "special", b""),
     lambda table: setattr(table, "fallback", table.fallback + b"\0"),
     lambda table: setattr(table, "data", b""),
+    lambda table: setattr(table, "special", b"\2" + table.special[1:]),
+    lambda table: (setattr(table, "fallback", b"\1" + table.fallback[1:]),
+                   table.offsets.__setitem__(1, 2)),
 ])
 def test_token_table_must_describe_itself(core, change):
     table = core_pb2.TokenBytes.FromString(decode_frame(

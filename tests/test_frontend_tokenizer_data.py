@@ -62,6 +62,7 @@ def test_what_is_no_tokenizer_at_all(data, problem):
 
 
 @pytest.mark.parametrize("parts, problem", [
+    ({"more": 1}, "unknown field `more`"),
     ({"model": None}, r"\$\.model"), ({"model": {"type": "LSTM"}}, "LSTM"),
     ({"model__vocab": []}, r"\$\.model\.vocab"), ({"model__vocab": {"a": -1}}, ">= 0"),
     ({"model__vocab": {"a": 2**63}}, r"\$\.model\.vocab"), ({"model__more": 1}, "`more`"),

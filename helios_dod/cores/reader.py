@@ -159,13 +159,19 @@ class Core:
         if not ordered or len(table.fallback) != count:
             raise CoreError(self.path, f"token bytes: offsets and flags do not describe {count} "
                                        f"tokens of {len(table.data)} bytes")
-        longest = int(np.diff(offsets.astype(np.int64)).max(initial=0))
+        lengths = np.diff(offsets.astype(np.int64))
+        longest = int(lengths.max(initial=0))
         if longest > TOKEN_NBYTES_LONGEST:
             raise CoreError(self.path, f"token bytes: a token of {longest} bytes; at most "
                                        f"{TOKEN_NBYTES_LONGEST} are accepted")
+        special, fallback = (np.frombuffer(x, np.uint8) for x in (table.special, table.fallback))
+        if max(special.max(initial=0), fallback.max(initial=0)) > 1:
+            raise CoreError(self.path, "token bytes: flags of 0 or 1 expected")
+        if np.any(lengths[fallback == 1] != 1):
+            raise CoreError(self.path, "token bytes: a raw byte that is not one byte long")
         return TokenBytes(
-            np.frombuffer(table.data, np.uint8), offsets, np.frombuffer(table.special, np.uint8),
-            np.frombuffer(table.fallback, np.uint8), model.frontend.strip_leading_space)
+            np.frombuffer(table.data, np.uint8), offsets, special, fallback,
+            model.frontend.strip_leading_space)
 
     def weights(
         self, trust: bool = False, progress: Callable[[int], None] | None = None,

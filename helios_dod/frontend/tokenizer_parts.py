@@ -1,6 +1,6 @@
 """The parts of a tokenizer's JSON, by type and fields: those of the `tokenizers` library."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -207,9 +207,16 @@ class AddedToken(msgspec.Struct, forbid_unknown_fields=True):
     special: bool = False
 
 
-class Document(msgspec.Struct):
-    """The parts that encoding uses."""
+class Document(msgspec.Struct, forbid_unknown_fields=True):
+    """The parts that encoding uses; normalizers and pre-tokenizers are read one by one, and the
+    last four not at all."""
 
     version: str
     model: Model
     added_tokens: list[AddedToken] = []
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+    truncation: Any = None
+    padding: Any = None
+    post_processor: Any = None
+    decoder: Any = None
