@@ -260,14 +260,16 @@ class Engine:
             poller.register(wake, select.POLLIN)
         if self.desk is not None:
             poller.register(self.desk.worker.descriptor(), select.POLLIN)
+        active = True
         while not stop():
-            launched = self.step()
+            launched, before = self.step(), active
+            active = busy(self.world)
             woken = self.woken_frontends()
             if notify is not None:
                 for frontend in woken:
                     notify(frontend)
-            if launched or woken or retirable(self.world):
-                continue  # an embedder's stop() may look at the events before anything blocks
+            if launched or woken or retirable(self.world) or (before and not active):
+                continue  # an embedder's stop() looks at events and at an end before this blocks
             timeout = 1 if undelivered(self.world) else int(IDLE_WAIT_S * 1e3)
             for descriptor, _ in poller.poll(timeout):
                 drain_eventfd(descriptor)

@@ -254,7 +254,7 @@ def test_options_are_checked(core: Path) -> None:
 
     assert options().permits == 256 and options().max_active == 64
     for fields, name in (({"workers": 5}, "--workers"), ({"port": 70000}, "--port"),
-                         ({"limits_name": "HUGE"}, "--limits"),
+                         ({"limits_name": "VAST"}, "--limits"),
                          ({"queue_capacity": 1000}, "--queue-capacity"),
                          ({"engine": EngineOptions(max_active=65)}, "--max-active")):
         with pytest.raises(ValueError, match=name):

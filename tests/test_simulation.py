@@ -85,7 +85,7 @@ def test_pages_are_reused_and_requests_preempted():
     """The corpus reaches every rare branch of the cache: hits, eviction, preemption."""
     load = replace(BUSY, shared=1.0, prompt_max=40, output_max=80, cancel=0.0, stops=0.0,
                    deadline=0.0, ignore_eos=1.0, drain=1.0)
-    simulator = Simulator(21, walked=True, workload=load, pages=12)
+    simulator = Simulator(25, walked=True, workload=load, pages=12)
     simulator.run(400)
     counters = simulator.world[0]["counters"]
     for name in ("prompt_tokens_cached", "pages_published", "pages_evicted", "preempted"):
@@ -153,7 +153,7 @@ def test_canary_leaked_page():
     for _ in range(20):
         simulator.tick()
     simulator.world[0]["pages"]["free_count"] -= 1
-    with pytest.raises(Violation, match="pages"):
+    with pytest.raises(Violation, match="places of the device"):
         simulator.tick()
 
 
