@@ -68,12 +68,9 @@ def publishable(world, row):
 
 
 @kernel
-def publish_pages(world, slot):
+def publish_pages(world, slot, complete):
     """Publishes every page that the slot's committed tokens complete."""
     slots = world[0].slots
-    complete = slots.consumed[slot] // world[0].settings.page_tokens
-    if slots.published_count[slot] >= complete or slots.unpublished[slot] == 1:
-        return
     row = slots.request[slot]
     if publishable(world, row):
         for _ in range(complete - slots.published_count[slot]):
@@ -134,14 +131,18 @@ def settle_snapshots(world, frame, lane):
 )
 def publish(world):
     """Looks at every lane of this tick's accepted frames."""
-    frames, settings = world[0].frames, world[0].settings
+    frames, slots, settings = world[0].frames, world[0].slots, world[0].settings
+    page_tokens, stateful = settings.page_tokens, settings.stateful == 1
     if settings.caching == 0:
         return
     for frame in range(frames.state.shape[0]):
         if frames.state[frame] != FRAME_ACCEPTED:
             continue
         for lane in range(frames.lane_count[frame]):
-            if frames.error[frame] == 0:
-                publish_pages(world, world[0].lanes.slot[frame, lane])
-            if settings.stateful == 1:
+            slot = world[0].lanes.slot[frame, lane]
+            complete = slots.consumed[slot] // page_tokens
+            if (frames.error[frame] == 0 and slots.published_count[slot] < complete
+                    and slots.unpublished[slot] == 0):
+                publish_pages(world, slot, complete)
+            if stateful:
                 settle_snapshots(world, frame, lane)

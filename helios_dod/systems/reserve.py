@@ -1,17 +1,16 @@
 """reserve: pages for every lane's full ceiling."""
 
 from helios_dod.system import kernel, system
-from helios_dod.tables.pages import pages_of, take_page
+from helios_dod.tables.pages import take_page
 from helios_dod.tables.windows import grow_window
 from helios_dod.terms import FRAME_COMPOSED, OP_INITIALIZE
 
 
 @kernel
-def reserve_pages(world, frame, lane, slot, endpoint):
+def reserve_pages(world, frame, slot, needed):
     """Grows the slot's page table and lists the entries that the device lacks."""
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
-    pages = world[0].pages
-    updates, needed = frames.page_update_count[frame], pages_of(world, endpoint)
+    pages, updates = world[0].pages, frames.page_update_count[frame]
     assert needed <= world[0].requests.page_need[slots.request[slot]]
     for index in range(slots.page_count[slot], needed):
         slots.pages[slot, index] = take_page(world, slot)
@@ -28,7 +27,7 @@ def reserve_pages(world, frame, lane, slot, endpoint):
 
 
 @kernel
-def reserve_window(world, frame, lane, slot, endpoint):
+def reserve_window(world, frame, slot, endpoint):
     """The same for page group 1."""
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
     updates, ring = frames.window_update_count[frame], slots.window_pages.shape[1]
@@ -72,6 +71,8 @@ def list_copies(world, frame, slot):
 def reserve(world):
     """Every composed lane gets what its program writes up to the lane's ceiling."""
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
+    page_tokens, shifted = world[0].settings.page_tokens, world[0].settings.view_pages
+    windowed = world[0].settings.window_tokens > 0
     for frame in range(frames.state.shape[0]):
         if (frames.state[frame] != FRAME_COMPOSED
                 or world[0].programs.operation[frames.program[frame]] == OP_INITIALIZE):
@@ -79,8 +80,10 @@ def reserve(world):
         for lane in range(frames.lane_count[frame]):
             slot = lanes.slot[frame, lane]
             endpoint = lanes.consumed[frame, lane] + lanes.query_length[frame, lane]
-            reserve_pages(world, frame, lane, slot, endpoint)
-            if world[0].settings.window_tokens > 0:
-                reserve_window(world, frame, lane, slot, endpoint)
+            needed = -(-endpoint // page_tokens) + shifted  # as pages_of
+            if max(needed, slots.page_count[slot]) > slots.uploaded_count[slot]:
+                reserve_pages(world, frame, slot, needed)
+            if windowed:
+                reserve_window(world, frame, slot, endpoint)
             if slots.copying[slot] > 0:
                 list_copies(world, frame, slot)
