@@ -13,6 +13,7 @@ from server_harness import Server, serving
 SCRIPTS = {
     "thought": "<think>\nFirst this.\n</think>\n\nThen <b>that</b>.",
     "call": '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+    "long": "Words and more words. " * 400,
 }
 TOOLS = [{"name": "weather", "parameters": {"type": "object", "properties": {
     "city": {"type": "string"}}}}]
@@ -103,7 +104,7 @@ def test_tool_call(page: browser.Page) -> None:
 
 def test_stop_and_live_view(page: browser.Page, server: Server) -> None:
     page.evaluate("document.getElementById('limit').value = 3000")
-    ask(page, "Talk for long")
+    ask(page, "Talk for long", "long")
     page.wait("document.querySelector('.turn.assistant .text').textContent.length > 200")
     page.wait("rates.at(-1) > 10")
     cards = page.evaluate("document.getElementById('cards').textContent")
