@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 import server_harness
 import text_tables
 from server_harness import Server, alive, open_stream, serving, wait_until
+
+from helios_dod.server.supervisor import Wake
 
 LONG = 4000  # tokens; at FAKE_TICK_MS=1 more than four seconds
 
@@ -156,6 +159,28 @@ def test_engine_killed_at_start_ends_the_server(core: Path) -> None:
         os.kill(server.children()[0], signal.SIGKILL)
         assert server.process.wait(server_harness.PATIENCE_S) == 2
         wait_until(lambda: "SIGKILL" in server.output, server.output)
+
+
+def test_a_signal_may_interrupt_the_wait_anywhere() -> None:
+    """Its handler sets what is waited for: a lock there would be taken twice by one thread, and
+    the server would never end. Tracing stands for signals: one before each line of the wait."""
+    wake, turns = Wake(), []
+
+    def interrupt(*_: Any) -> Any:
+        wake.set()
+        return interrupt
+
+    def turn() -> None:
+        sys.settrace(interrupt)
+        wake.wait()
+        wake.clear()
+        wake.wait()
+        turns.append(1)
+
+    thread = threading.Thread(target=turn, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert turns == [1]
 
 
 def test_starting_is_503(core: Path) -> None:

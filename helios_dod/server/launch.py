@@ -203,6 +203,16 @@ def look_after_engine(launch: Launch) -> None:
         os.eventfd_write(wake, 1)
 
 
+def begin_drain(launch: Launch) -> bool:
+    """A signal asks for the end: True if workers need not finish, because they were asked before
+    or there is nothing to finish, and one that is still starting may miss a polite signal."""
+    service = launch.memory.service
+    at_once = bool(service["draining"] or service["engine_failed_at_start"]
+                   or service["engine_state"] == ENGINE_STARTING)
+    service["draining"] = 1
+    return at_once
+
+
 def stop_engine(launch: Launch) -> None:
     """Ends the engine after the workers, and waits for it."""
     launch.memory.service["engine_stop"] = 1
@@ -259,21 +269,7 @@ def run_workers(launch: Launch) -> None:
         http1_settings=HTTP1Settings(
             header_read_timeout=HEADER_SECONDS * 1000, max_buffer_size=HEADER_BYTES),
         workers_kill_timeout=options.drain_seconds + CLOSE_SECONDS,
-        engine_ended=partial(look_after_engine, launch))
-    interrupt = server.signal_handler_interrupt
-
-    def on_signal(*args: Any, **kwargs: Any) -> None:
-        service = launch.memory.service
-        # Asked twice: do not wait for answers. Before `ready` there are none, and a worker that is
-        # still starting may miss a polite signal.
-        if service["draining"] or service["engine_state"] == ENGINE_STARTING \
-                or service["engine_failed_at_start"]:
-            for worker in server.wrks:
-                worker.kill()
-        service["draining"] = 1
-        interrupt(*args, **kwargs)
-
-    setattr(server, "signal_handler_interrupt", on_signal)  # noqa: B010, granian offers no hook
+        engine_ended=partial(look_after_engine, launch), stopping=partial(begin_drain, launch))
     server.serve(spawn_target=spawn, target_loader=load, wrap_loader=False)
 
 

@@ -1,6 +1,9 @@
 """The parent's loop: granian's, but workers that die start over for ever, slower when they die
 young, and a failed engine may start over too."""
 
+import contextlib
+import os
+import select
 import signal
 import sys
 import time
@@ -13,18 +16,63 @@ YOUNG_SECONDS = 5.0  # a worker that dies younger is in trouble
 DELAY_SECONDS_MAX = 8.0
 
 
-class Supervisor(MPServer):
-    """granian's parent. engine_ended: called when a child process ends and after each signal."""
+class Wake:
+    """An event that signal handlers set. `threading.Event` takes a lock in every call: a handler
+    that interrupts its thread there waits for that thread, which is itself, for ever."""
 
-    def __init__(self, *args: Any, engine_ended: Callable[[], None], **kwargs: Any) -> None:
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        """Ends the wait of now, or the next one."""
+        os.eventfd_write(self.descriptor, 1)
+
+    def wait(self) -> None:
+        """Until it is set; handlers run meanwhile."""
+        select.select([self.descriptor], [], [])
+
+    def clear(self) -> None:
+        """What is set from here on is waited for."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
+
+
+class Supervisor(MPServer):
+    """granian's parent. engine_ended: called when a child process ends and after each signal.
+    stopping: called when a signal asks for the end; True if nothing need be waited for."""
+
+    def __init__(self, *args: Any, engine_ended: Callable[[], None],
+                 stopping: Callable[[], bool], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.engine_ended = engine_ended
+        self.engine_ended, self.stopping = engine_ended, stopping
+        self.main_loop_interrupt: Any = Wake()  # granian sets it in handlers and threads
+        self.process = os.getpid()
+        self.at_once = False
         self.delays: dict[int, float] = {}
         self.born: dict[int, float] = {}
 
     def on_child(self, *_: Any) -> None:
         """SIGCHLD: only wakes the loop."""
         self.main_loop_interrupt.set()
+
+    def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
+        """SIGTERM and SIGINT: ends the loop."""
+        if os.getpid() != self.process:
+            os._exit(1)  # a child just forked, which has no handlers of its own yet
+        self.at_once = self.stopping() or self.at_once
+        if self.at_once:  # the loop may be waiting for them already
+            self.kill_workers()
+        super().signal_handler_interrupt(*args, **kwargs)
+
+    def kill_workers(self) -> None:
+        """Ends every worker that there is."""
+        for worker in self.wrks:
+            worker.kill()
+
+    def _stop_workers(self) -> None:
+        if self.at_once:  # one may have been started since the signal
+            self.kill_workers()
+        super()._stop_workers()
 
     def _serve_loop(self, spawn_target: Any, target_loader: Any) -> None:
         """Until a signal: starts dead workers again and looks after the engine."""
