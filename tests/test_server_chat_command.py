@@ -109,6 +109,8 @@ def test_conversation(server: Server) -> None:
         wait_until(lambda: terminal.text.count("/reset forgets") == 2, "help")
         terminal.wait_prompt(4)
         terminal.type("again\n")
+        wait_until(lambda: terminal.text.count("quick") == 2, "another answer")
+        os.kill(terminal.pid, signal.SIGINT)
         terminal.wait_prompt(5)
         terminal.type("/exit\n")
         assert os.waitpid(terminal.pid, 0)[1] == 0, terminal.text

@@ -1,7 +1,6 @@
 """`helios serve` over tiny cores of random weights: the real engine on the host executor."""
 
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,11 +13,13 @@ import server_harness
 from ignition_fixtures import TINY
 from server_harness import PATIENCE_S, Server, open_stream, running
 
+from helios_dod.cli import main
 from helios_dod.ignition.make_core import make_core
 from helios_dod.ignition.preparation.options import Options
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Hello"}]
 TEXT_KINDS = {"byte_level": "smollm2", "byte_fallback": "spm.gguf"}
+one_kind = pytest.mark.parametrize("core", ["smollm2"], indirect=True)  # text does not matter
 
 
 def make(folder: Path, checkpoint: str) -> Path:
@@ -180,16 +181,6 @@ def test_stop_token_sequences_are_omitted(client: openai.OpenAI) -> None:
     assert found > 2
 
 
-def test_four_choices_repeat_across_restarts(client: openai.OpenAI, core: Path) -> None:
-    asked: dict[str, Any] = {"n": 4, "seed": 11, "temperature": 1, "max_tokens": 30}
-    texts = [c.message.content for c in chat(client, **asked).choices]
-    assert len(set(texts)) > 1
-    with running(command(core, "--model-name", "tiny")) as again:
-        other = openai.OpenAI(base_url=again.url + "/v1", api_key="none", max_retries=0)
-        assert [c.message.content for c in chat(other, **asked).choices] == texts
-        assert again.stop() == 0
-
-
 def test_alone_equals_in_a_crowd(client: openai.OpenAI) -> None:
     asked = [{"seed": seed, "temperature": 1, "max_tokens": 40} for seed in range(12)]
     alone = [text_of(chat(client, **fields)) for fields in asked]
@@ -240,13 +231,13 @@ def test_context_is_refused_by_number(server: Server) -> None:
     assert "512" in answer.json()["error"]["message"]
 
 
-def test_errors_a_person_can_act_on(core: Path, tmp_path: Path) -> None:
+@one_kind
+def test_errors_a_person_can_act_on(core: Path, tmp_path: Path,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them before any process is started."""
     def failing(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "helios_dod", "serve", *arguments], capture_output=True,
-            text=True, timeout=PATIENCE_S, cwd=server_harness.HERE.parent)
-        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-        return done.stderr
+        assert main(["serve", *arguments]) == 1
+        return capsys.readouterr().err
 
     assert "no such core" in failing(str(tmp_path / "none"))
     port = ["--port", "0", "--accept", "test"]
@@ -265,6 +256,7 @@ def test_errors_a_person_can_act_on(core: Path, tmp_path: Path) -> None:
         str(core), "--context", "300", "--cache-memory", "20K", *port)
 
 
+@one_kind
 def test_small_cache_shortens_the_context(core: Path) -> None:
     """A request that gives no limit gets what the cache can hold, not a refusal."""
     with running(command(core, "--cache-memory", "60K")) as server:
@@ -273,3 +265,35 @@ def test_small_cache_shortens_the_context(core: Path) -> None:
         answer = httpx.post(server.url + "/v1/chat/completions", timeout=PATIENCE_S, json={
             "model": "default", "messages": MESSAGES, "ignore_eos": True}).json()
         assert answer["usage"]["total_tokens"] == context
+
+
+def stories(client: openai.OpenAI) -> list[str]:
+    """Answers to four prompts of many pages, three times each."""
+    prompts = [f"{start} " + "tell me a story " * 12 for start in ("one", "two", "three", "four")]
+    return [text_of(client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": prompt}], max_tokens=20, temperature=0,
+        extra_body={"ignore_eos": True})) for prompt in prompts * 3]
+
+
+@one_kind
+def test_another_server_with_pages_behind_its_cache_answers_the_same(
+        client: openai.OpenAI, core: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"n": 4, "seed": 11, "temperature": 1, "max_tokens": 30}
+    texts = [c.message.content for c in chat(client, **asked).choices]
+    assert len(set(texts)) > 1
+    tiers = ("--offload-memory", "64K", "--offload-disk", str(tmp_path),
+             "--offload-disk-size", "1M")
+    with running(command(core, "--cache-memory", "200K", "--model-name", "tiny",
+                         "--context", "400", *tiers)) as server:
+        other = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        assert [c.message.content for c in chat(other, **asked).choices] == texts
+        assert stories(other) == stories(client)
+        assert server.metric("helios_pages_offloaded_total") > 0
+        assert server.metric("helios_pages_stored_total") > 0
+        restored = [server.metric(f"helios_pages_restored_{tier}_total")
+                    for tier in ("memory", "disk")]
+        assert sum(restored) > 0
+        assert 0 < server.metric("helios_pages_memory_used") <= server.metric("helios_pages_memory")
+        assert 0 < server.metric("helios_pages_disk_used") <= server.metric("helios_pages_disk")
+        assert os.listdir(tmp_path) == []
+        assert server.stop() == 0

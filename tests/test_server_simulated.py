@@ -1,7 +1,5 @@
 """`helios serve --executor simulated`: the shipped scheduler over a device that computes none."""
 
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +9,8 @@ import openai
 import pytest
 from server_harness import Server, running
 from test_server_real import command, make
+
+from helios_dod.cli import main
 
 STEP_MS = 20
 STREAMS = 24
@@ -63,8 +63,6 @@ def test_the_same_seed_gives_the_same_tokens(server: Server):
 
 
 @pytest.mark.parametrize("flag,value", [("--step-ms", "-1"), ("--token-us", "1e9")])
-def test_a_cost_out_of_bounds_is_named(core: Path, flag: str, value: str):
-    ended = subprocess.run(
-        [sys.executable, *command(core, "--executor", "simulated", flag, value)],
-        capture_output=True, text=True)
-    assert ended.returncode == 1 and f"{flag}: must be between 0 and" in ended.stderr
+def test_a_cost_out_of_bounds_is_named(core: Path, flag: str, value: str, capsys):
+    assert main(["serve", str(core), "--executor", "simulated", flag, value]) == 1
+    assert f"{flag}: must be between 0 and" in capsys.readouterr().err
