@@ -68,7 +68,19 @@ def test_images_and_vision():
     prepared = decode(serving, manifest)
     assert prepared.vision.patch_capacities == (64, 256)
     assert prepared.frontend.image.atomic_spans == ((3, 4),)
-    assert prepared.frontend.image.feature_tokens == (VOCABULARY,)
+    read = prepared.frontend.image
+    assert read.feature_tokens == (VOCABULARY,) and read.placeholder_token == VOCABULARY
+    assert (read.merged_side, read.temporal_patch, read.area_frames) == (2, 1, 1)
+    assert (read.resize_filter, read.patch_order) == ("bicubic", "merged_blocks")
+    image.preparation = contract.CAP_AND_PAD
+    image.settings.patches_max, image.settings.side_patches_max = 64, 8
+    image.settings.fixed_features, image.settings.order = 64, contract.RASTER
+    image.tokens.before.add(token=3)
+    image.tokens.before.add(text="{width}x{height}")
+    image.tokens.placeholder_token = 5
+    read = decode(serving, manifest).frontend.image
+    assert (read.parts_before, read.placeholder_token, read.patches_max, read.fixed_features) == (
+        (3, "{width}x{height}"), 5, 64, 64)
     changes = [
         (lambda s, i: s.model.ClearField("vision"), "image"),
         (lambda s, i: s.model.frontend.ClearField("image"), "image"),
@@ -87,6 +99,24 @@ def test_images_and_vision():
         (lambda s, i: i.settings.deviation.__setitem__(0, 0.0), "deviation"),
         (lambda s, i: i.tensors.append("patches"), "tensors"),
         (lambda s, i: setattr(i, "preparation", 0), "preparation"),
+        (lambda s, i: setattr(i, "preparation", contract.CAP_AND_PAD), "patches_max"),
+        (lambda s, i: setattr(i.settings, "side_patches_max", 1), "side_patches_max"),
+        (lambda s, i: setattr(i.settings, "filter", 0), "filter"),
+        (lambda s, i: setattr(i.settings, "order", 9), "order"),
+        (lambda s, i: setattr(i.settings, "temporal_patch", 65), "temporal_patch"),
+        (lambda s, i: setattr(i.settings, "area_frames", 65), "area_frames"),
+        (lambda s, i: setattr(i.settings, "side_min", 1 << 15), "side_min"),
+        (lambda s, i: setattr(i.settings, "aspect_max", 1 << 15), "aspect_max"),
+        (lambda s, i: setattr(i.settings, "pad_value", 256), "pad_value"),
+        (lambda s, i: setattr(i.settings, "fixed_features", 65), "fixed_features"),
+        (lambda s, i: (setattr(i.settings, "fixed_features", 4),
+                       setattr(i, "layout", contract.FEATURE_GRID)), "fixed_features"),
+        (lambda s, i: setattr(s.model.vision, "patches_per_feature", 5), "patches_per_feature"),
+        (lambda s, i: setattr(i.tokens, "placeholder_token", 99), "placeholder_token"),
+        (lambda s, i: i.tokens.before.add(token=99), "tokens.before[0].token"),
+        (lambda s, i: i.tokens.before.add(), "tokens.before[0]"),
+        (lambda s, i: i.tokens.after.add(text="x" * 129), "tokens.after[0]"),
+        (lambda s, i: [i.tokens.after.add(token=1) for _ in range(17)], "tokens.after"),
         (lambda s, i: setattr(s.model, "version", 2), "image"),
     ]
     for change, field in changes:

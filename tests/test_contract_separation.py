@@ -28,6 +28,7 @@ ALONE = ("schedule.py", "engine.py", "world.py", "edges.py", "limits.py", "terms
 SOURCES = sorted({*(p for folder in BEHIND for p in (PACKAGE / folder).rglob("*.py")),
                   *(PACKAGE / name for name in ALONE)})
 ENUMS = ("ToolSyntax", "ReasoningSyntax", "TextDecoding", "ImagePreparation", "ImageLayout",
+         "ResizeFilter", "PatchOrder",
          "RenderConstraint", "ArgumentTyping", "CallIds")
 
 
@@ -81,6 +82,8 @@ def test_the_same_world_whatever_the_frontend_is():
             (contract.FEATURE_RUN, contract.FEATURE_GRID), contract.ImagePreparation.values()[1:]):
         serving, manifest, image = with_vision()
         image.layout, image.preparation = layout, preparation
+        if preparation == contract.CAP_AND_PAD:
+            image.settings.patches_max = image.settings.side_patches_max = 64
         assert world_of(serving, manifest) == plain
     enums = (contract.ToolSyntax, contract.ReasoningSyntax, contract.TextDecoding)
     pairs = itertools.product(*(enum.values()[1:] for enum in enums))

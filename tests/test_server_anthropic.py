@@ -117,6 +117,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"), ({"mcp_servers": []}, "mcp_servers"),
     ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+     "messages[0].content[0].source"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {
+        "type": "url", "url": "https://example.com/a.png"}}]}]},
+     "messages[0].content[0].image_url"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "type"),
     ({"tools": [{"type": "bash_20250124", "name": "x"}]}, "tools[0].type"),

@@ -141,7 +141,12 @@ REFUSED = [
     ({"messages": []}, "messages", "message"), ({"functions": []}, "functions", "functions"),
     ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role", "robot"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-     "messages[0].content[0].type", "image_url"),
+     "messages[0].content[0].image_url.url", "url"),
+    ({"messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
+     "messages[0].content[0].image_url", "takes no images"),
+    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+     "messages[0].content[0].type", "input_audio"),
     ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "messages[0].weight", "weight"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
     ({"logit_bias": {"3": 101}}, "logit_bias", "101"),

@@ -4,8 +4,9 @@ from math import isfinite
 
 from helios_dod.contract.cache import TOKENS_MAX, prepare_cache
 from helios_dod.contract.errors import ContractError, require
-from helios_dod.contract.frontend import prepare_frontend, prepare_vision
+from helios_dod.contract.frontend import prepare_frontend
 from helios_dod.contract.graphs import prepare_graphs
+from helios_dod.contract.images import prepare_vision
 from helios_dod.contract.manifest import check_manifest, completion_buffers
 from helios_dod.contract.prepared import (
     PreparedContract,

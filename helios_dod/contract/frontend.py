@@ -1,24 +1,20 @@
 """FrontendContract -> PreparedFrontend: token ids, syntax data, prefix boundaries, images."""
 
-from math import isfinite
 from typing import Any
 
 from google.protobuf.message import Message
 
 from helios_dod.contract.errors import require
+from helios_dod.contract.images import prepare_image
 from helios_dod.contract.prepared import (
     PreparedBoundary,
     PreparedFrontend,
-    PreparedImage,
     PreparedSyntax,
-    PreparedVision,
 )
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.limits import EOS_MAX
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-CHANNELS = 3  # of an image's mean and deviation
-PIXELS_MAX = 1 << 28
 LIST_MAX = 64
 TEXT_NBYTES_MAX = 128  # of one delimiter
 # Tool syntax -> the kind of OutputSyntax that carries its data.
@@ -56,7 +52,7 @@ def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
         output=(_freeze(frontend.output, f"{field}.output")
                 if frontend.HasField("output") else None),
         prefix_boundaries=_prepare_boundaries(frontend, f"{field}.prefix_boundaries"),
-        image=_prepare_image(model, f"{field}.image"))
+        image=prepare_image(model, f"{field}.image"))
 
 
 def _check_template_tokens(frontend: contract.FrontendContract, field: str) -> None:
@@ -157,59 +153,3 @@ def _prepare_boundaries(
             require(role in ROLES, f"{field}[{i}].roles", " or ".join(ROLES), role)
         made.append(PreparedBoundary(roles, boundary.constraint))
     return tuple(made)
-
-
-def _prepare_image(model: contract.ModelContract, field: str) -> PreparedImage | None:
-    frontend = model.frontend
-    require(frontend.HasField("image") == model.HasField("vision"), field,
-            "image syntax exactly where ModelContract.vision is declared",
-            "present" if frontend.HasField("image") else "none")
-    if not frontend.HasField("image"):
-        return None
-    require(model.version >= 3, field, "no images before version 3", model.version)
-    image, tokens, settings = frontend.image, frontend.image.tokens, frontend.image.settings
-    features = tuple(tokens.feature_tokens)
-    require(bool(features), f"{field}.tokens.feature_tokens", "at least one", 0)
-    separator = tokens.separator_token if tokens.HasField("separator_token") else None
-    spans = tuple((span.open_token, span.close_token) for span in tokens.atomic_spans)
-    for name, ids in (("feature_tokens", features), ("separator_token", (separator or 0,)),
-                      ("atomic_spans", tuple(token for span in spans for token in span))):
-        for token in ids:
-            require(token < model.input_vocabulary, f"{field}.tokens.{name}",
-                    f"below the input vocabulary, {model.input_vocabulary}", token)
-    require((separator is not None) == (image.layout == contract.FEATURE_ROWS),
-            f"{field}.tokens.separator_token", "a separator exactly for FEATURE_ROWS", separator)
-    require(settings.patch >= 1, f"{field}.settings.patch", "at least 1", settings.patch)
-    require(0 < settings.pixels_min <= settings.pixels_max <= PIXELS_MAX,
-            f"{field}.settings.pixels_max", f"pixels_min to {PIXELS_MAX}, above 0",
-            settings.pixels_max)
-    for name, lowest in (("mean", -1e6), ("deviation", 1e-6)):
-        values = tuple(getattr(settings, name))
-        right = len(values) == CHANNELS and all(isfinite(v) and v >= lowest for v in values)
-        require(right, f"{field}.settings.{name}", f"{CHANNELS} finite values", len(values))
-    tensors = tuple(image.tensors)
-    require(len(set(tensors)) == len(tensors) and all(tensors), f"{field}.tensors",
-            "names of their own", ", ".join(tensors))
-    return PreparedImage(
-        preparation=image.preparation, layout=image.layout, feature_tokens=features,
-        atomic_spans=spans, separator_token=separator, patch=settings.patch,
-        pixels_min=settings.pixels_min, pixels_max=settings.pixels_max,
-        mean=tuple(settings.mean), deviation=tuple(settings.deviation), tensors=tensors)
-
-
-def prepare_vision(model: contract.ModelContract) -> PreparedVision | None:
-    """Capacities of image features. Raises ContractError."""
-    if not model.HasField("vision"):
-        return None
-    vision, field = model.vision, "contract.model.vision"
-    for name in ("feature_slots", "features_per_window", "patches_per_feature"):
-        value = getattr(vision, name)
-        require(1 <= value <= 1 << 24, f"{field}.{name}", f"1 to {1 << 24}", value)
-    patches = tuple(vision.patch_capacities)
-    require(bool(patches) and list(patches) == sorted(set(patches)) and patches[0] > 0,
-            f"{field}.patch_capacities", "ascending capacities above 0", patches)
-    largest = vision.features_per_window * vision.patches_per_feature
-    require(patches[-1] <= largest, f"{field}.patch_capacities",
-            f"at most {largest}, the patches of one window's features", patches[-1])
-    return PreparedVision(vision.feature_slots, vision.features_per_window,
-                          vision.patches_per_feature, patches)

@@ -233,14 +233,28 @@ class PreparedBoundary:
 class PreparedImage:
     """How pixels become patches, and patches tokens and tensors."""
 
-    preparation: int
-    layout: int
+    preparation: str  # these four: names of their enums, in small letters
+    layout: str
+    resize_filter: str
+    patch_order: str
     feature_tokens: tuple[int, ...]
     atomic_spans: tuple[tuple[int, int], ...]  # (opening token, closing token)
     separator_token: int | None
+    placeholder_token: int  # what the template writes for an image
+    parts_before: tuple[int | str, ...]  # laid around the features: token ids and texts
+    parts_after: tuple[int | str, ...]
     patch: int
+    merged_side: int  # patches along each side of a feature
+    temporal_patch: int
+    area_frames: int
     pixels_min: int
     pixels_max: int
+    side_min: int
+    aspect_max: int
+    patches_max: int
+    side_patches_max: int
+    pad_value: int
+    fixed_features: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     tensors: tuple[str, ...]

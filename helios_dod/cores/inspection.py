@@ -101,8 +101,8 @@ def _describe_frontend(prepared: PreparedContract) -> dict[str, Any]:
             "constraint": contract_pb2.RenderConstraint.Name(boundary.constraint).lower(),
         } for boundary in frontend.prefix_boundaries],
         "image": None if image is None else {
-            "preparation": contract_pb2.ImagePreparation.Name(image.preparation).lower(),
-            "layout": contract_pb2.ImageLayout.Name(image.layout).lower(),
+            "preparation": image.preparation, "layout": image.layout,
+            "filter": image.resize_filter, "order": image.patch_order,
             "feature_tokens": list(image.feature_tokens), "patch": image.patch,
             "pixels_min": image.pixels_min, "pixels_max": image.pixels_max,
             "tensors": list(image.tensors)},

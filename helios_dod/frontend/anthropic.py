@@ -9,8 +9,19 @@ from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Shape,
 
 CHAT_NAMES = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens",
               "thinking_token_budget": "thinking.budget_tokens"}
+SHOWN = ("text", "image")  # types of blocks that a message itself shows
 BLOCK_FIELDS = {  # type of a content block -> the field that it needs
-    "text": "text", "tool_use": "name", "tool_result": "tool_use_id", "thinking": "thinking"}
+    "text": "text", "image": "source", "tool_use": "name", "tool_result": "tool_use_id",
+    "thinking": "thinking"}
+
+
+class Source(Strict):
+    """Where an image is."""
+
+    type: Literal["base64", "url"]
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
 
 
 class Block(Strict):
@@ -18,6 +29,7 @@ class Block(Strict):
 
     type: str
     text: str | None = None
+    source: Source | None = None
     thinking: str | None = None
     signature: str | None = None
     id: str | None = None
@@ -97,7 +109,7 @@ class MessageRequest(Strict):
     inference_geo: None = None
 
 
-MESSAGE = Shape.of(MessageRequest, Block, Turn, ToolDeclaration, ToolChoice, Thinking)
+MESSAGE = Shape.of(MessageRequest, Block, Source, Turn, ToolDeclaration, ToolChoice, Thinking)
 SAME = ("model", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
 
 
@@ -169,11 +181,37 @@ def text_of(content: str | list[Block] | None, field: str) -> str:
     return "\n".join(block.text or "" for block in content)
 
 
+def content_of(content: str | list[Block] | None, field: str) -> str | list[dict[str, Any]]:
+    """Text and image blocks in chat's form: parts where an image is among them, else text."""
+    if not isinstance(content, list) or all(block.type != "image" for block in content):
+        return text_of(content, field)
+    parts: list[dict[str, Any]] = []
+    for i, block in enumerate(content):
+        if block.type == "image":
+            parts.append({"type": "image_url",
+                          "image_url": {"url": url_of(block.source, f"{field}[{i}].source")}})
+        else:
+            parts.append({"type": "text", "text": text_of([block], f"{field}[{i}]")})
+    return parts
+
+
+def url_of(source: Source | None, field: str) -> str:
+    """An image's address."""
+    if source is None:
+        missing(field)
+    for name in ("media_type", "data") if source.type == "base64" else ("url",):
+        if getattr(source, name) is None:
+            missing(f"{field}.{name}")
+    if source.type == "base64":
+        return f"data:{source.media_type};base64,{source.data}"
+    return str(source.url)
+
+
 def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
     """Chat messages of one turn: results of tools come first, as chats have them."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
-    results, texts, calls, thoughts = [], [], [], []
+    results, shown, calls, thoughts = [], [], [], []
     for i, block in enumerate(turn.content):
         at = f"{field}.content[{i}]"
         if block.type not in BLOCK_FIELDS:
@@ -181,11 +219,11 @@ def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
                    "unsupported_value")
         if getattr(block, BLOCK_FIELDS[block.type]) is None:
             missing(f"{at}.{BLOCK_FIELDS[block.type]}")
-        if (block.type == "tool_result") if turn.role == "assistant" else (
+        if (block.type in ("tool_result", "image")) if turn.role == "assistant" else (
                 block.type in ("tool_use", "thinking")):
             refuse(f"{at}.type", f"{block.type!r} does not belong to the {turn.role}")
-        if block.type == "text":
-            texts.append(block.text or "")
+        if block.type in SHOWN:
+            shown.append(block)
         elif block.type == "thinking":
             thoughts.append(block.thinking or "")
         elif block.type == "tool_use":
@@ -193,11 +231,12 @@ def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
                 "name": block.name, "arguments": msgspec.json.encode(block.input or {}).decode()}})
         else:
             results.append({"role": "tool", "tool_call_id": block.tool_use_id,
-                            "content": text_of(block.content, f"{at}.content")})
+                            "content": content_of(block.content, f"{at}.content")})
+    content = content_of(shown, f"{field}.content")
     if turn.role == "user":
-        asked = [{"role": "user", "content": "\n".join(texts)}] if texts or not results else []
+        asked = [{"role": "user", "content": content}] if shown or not results else []
         return [*results, *asked]
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
+    message: dict[str, Any] = {"role": "assistant", "content": content or None}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from helios_dod.frontend.images.syntax import ImageSyntax
 from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.frontend.text import ByteTable
 
@@ -39,3 +40,5 @@ class Assets:
     template_tokens: dict[str, str] = field(default_factory=dict)
     output: OutputSyntax | None = None  # None: all output is text
     masks: bool = False  # the programs take grammar masks
+    image: ImageSyntax | None = None  # None: the model takes no images
+    image_encoder: bool = False  # the engine makes features of images

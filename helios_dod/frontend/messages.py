@@ -1,7 +1,7 @@
 """Messages, tools and variables as chat templates take them.
 
-They have the shape that Hugging Face's `apply_chat_template` documents: text content, tool calls
-with arguments as objects, tools as OpenAI's JSON.
+They have the shape that Hugging Face's `apply_chat_template` documents: content as text, or as
+parts beside an image, tool calls with arguments as objects, tools as OpenAI's JSON.
 """
 
 from typing import Any
@@ -17,17 +17,21 @@ REASONING_KEYS = ("reasoning_content", "thinking")  # where templates look for r
 
 
 def plain_messages(request: ChatRequest, think: ThinkSyntax | None = None) -> list[dict[str, Any]]:
-    """The messages: text parts joined by newlines, developer as system. think: reasoning tags that
-    an earlier answer may carry in its content. Raises RequestError."""
+    """The messages: text parts joined by newlines, but parts beside an image; developer as system.
+    think: reasoning tags that an earlier answer may carry in its content. Raises RequestError."""
     return [plain_message(message, f"messages[{i}]", think)
             for i, message in enumerate(request.messages)]
 
 
 def plain_message(message: Message, field: str, think: ThinkSyntax | None) -> dict[str, Any]:
     """One message. field: its place in the request."""
-    content = message.content
+    content: Any = message.content
     if isinstance(content, list):
-        content = "\n".join(part.text for part in content)
+        if any(part.image_url is not None for part in content):
+            content = [{"type": "image"} if part.text is None else
+                       {"type": "text", "text": part.text} for part in content]
+        else:
+            content = "\n".join(part.text or "" for part in content)
     role = "system" if message.role == "developer" else message.role
     entry: dict[str, Any] = {"role": role, "content": content or ""}
     for name in ("name", "tool_call_id"):

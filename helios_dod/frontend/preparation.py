@@ -15,6 +15,10 @@ from helios_dod.frontend.assets import Assets
 from helios_dod.frontend.completions import CompletionRequest, common_of, prompts_of
 from helios_dod.frontend.grammars.constrainer import Constrainer
 from helios_dod.frontend.grammars.structured import answer_of
+from helios_dod.frontend.images.decoding import Fetch
+from helios_dod.frontend.images.layout import TENSORS, Layout, lay
+from helios_dod.frontend.images.pictures import Picture, picture_of
+from helios_dod.frontend.images.syntax import ImageSyntax
 from helios_dod.frontend.messages import (
     REASONING_KEYS,
     plain_messages,
@@ -30,6 +34,7 @@ from helios_dod.frontend.stop_fields import stop_strings
 from helios_dod.frontend.template import ChatTemplate
 from helios_dod.frontend.text import ByteTable
 from helios_dod.frontend.tokenizer_data import TokenizerError
+from helios_dod.limits import SPANS_MAX
 
 GREEDY_BELOW = 1e-4  # logits over a smaller temperature leave float32's range
 WORD = (1 << 64) - 1
@@ -82,6 +87,20 @@ def check_table(table: ByteTable, ids: np.ndarray) -> None:
                         f"tokenizer, the first is {bare.min()}")
 
 
+def check_tensors(syntax: ImageSyntax | None) -> None:
+    """Refuses a syntax whose programs bind image tensors that no layout makes."""
+    for name in syntax.tensors if syntax else ():
+        if name not in TENSORS:
+            raise UserError(f"image tensors: one of {', '.join(TENSORS)} expected, got {name!r}")
+
+
+def image_places(request: ChatRequest) -> list[tuple[str, str]]:
+    """Where a conversation has images: the field's name, and the image's address."""
+    return [(f"messages[{i}].content[{j}].image_url", part.image_url.url)
+            for i, message in enumerate(request.messages) if isinstance(message.content, list)
+            for j, part in enumerate(message.content) if part.image_url is not None]
+
+
 @contextmanager
 def collection_paused() -> Iterator[None]:
     """Without garbage collection: a tokenizer's data is a hundred thousand containers, all of them
@@ -97,15 +116,18 @@ def collection_paused() -> Iterator[None]:
 
 class Preparer:
     """Tokenizer and template of one core. Loading takes up to a second for large vocabularies.
+    fetch: of remote images; None: they are refused.
 
     Raises UserError, naming what of the core makes no tokenizer, template or parser."""
 
-    def __init__(self, assets: Assets) -> None:
-        self.assets = assets
+    def __init__(self, assets: Assets, fetch: Fetch | None = None) -> None:
+        self.assets, self.fetch = assets, fetch
+        check_tensors(assets.image)
         syntax = assets.output
         with collection_paused():
             self.encoder = PromptEncoder(
-                assets.tokenizer_json, syntax.tokens if syntax else (), assets.input_vocabulary)
+                assets.tokenizer_json, syntax.tokens if syntax else (), assets.input_vocabulary,
+                assets.image.reserved if assets.image else ())
         check_table(assets.byte_table, self.encoder.ids)
         self.template = ChatTemplate(assets.chat_template, assets.template_tokens) \
             if assets.chat_template else None
@@ -115,7 +137,12 @@ class Preparer:
         self.names = {assets.served_id, *assets.aliases, ANY_MODEL}
 
     def prompt_tokens(self, request: ChatRequest) -> np.ndarray:
-        """Token ids of a conversation, int32. Raises RequestError where the template refuses."""
+        """Token ids of a conversation, int32, its images laid in. Raises RequestError."""
+        return self.layout(request).ids
+
+    def layout(self, request: ChatRequest) -> Layout:
+        """A conversation's tokens and images. Raises RequestError where the template refuses."""
+        pictures = self.pictures(request)
         if self.template is None:
             raise RequestError("This model has no chat template.", "messages", "unsupported_value")
         known = self.template.variables
@@ -154,7 +181,32 @@ class Preparer:
         ids = self.encoded(text, "messages")
         if self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
             ids.insert(0, self.assets.bos)
-        return np.array(ids, dtype=np.int32)
+        if self.assets.image is None:
+            return Layout(np.array(ids, dtype=np.int32))
+        shown = ids.count(self.assets.image.placeholder_token)
+        if shown != len(pictures):
+            raise RequestError(f"The chat template shows {shown} of {len(pictures)} images.",
+                               "messages", "unsupported_value")
+        return lay(ids, pictures, self.assets.image, self.encode_text)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of text, whatever it spells. Raises TokenizerError."""
+        return self.encoder.encode(self.encoder.guard(text))
+
+    def pictures(self, request: ChatRequest) -> list[Picture]:
+        """The images of a conversation, prepared. Raises RequestError."""
+        places = image_places(request)
+        syntax = self.assets.image
+        if not places:
+            return []
+        if syntax is None:
+            raise RequestError(f"'{places[0][0]}': this model takes no images.", places[0][0],
+                               "unsupported_value")
+        most = min(SPANS_MAX, syntax.feature_slots)
+        if len(places) > most:
+            raise RequestError(f"'messages' has {len(places)} images; at most {most} are "
+                               "accepted.", "messages", "invalid_value")
+        return [picture_of(url, field, syntax, self.fetch) for field, url in places]
 
     def check_shown(self, request: ChatRequest, known: set[str]) -> None:
         """Refuses tools, calls and documents that the core's template or syntax does not show."""
@@ -235,11 +287,20 @@ class Preparer:
 
     def prepare(self, request: ChatRequest, context: int) -> Prepared:
         """Submissions of a request's choices. context: tokens of prompt and output at most."""
-        prompt = self.prompt_tokens(request)
+        places = image_places(request)
+        if places and self.assets.image is not None and not self.assets.image_encoder:
+            raise RequestError(
+                f"'{places[0][0]}': this server has no image encoder for the model.",
+                places[0][0], "unsupported_value")
+        layout = self.layout(request)
+        prompt = layout.ids
         prepared = self.submissions(request, [prompt], context, "messages")
+        if prepared.scored and layout.spans and layout.spans[-1][1] == len(prompt):
+            raise RequestError("'prompt_logprobs': a prompt that ends with an image is not scored.",
+                               "prompt_logprobs", "unsupported_value")
         grammar = self.constrainer.grammar(request, prompt.tolist())
         for submission in prepared.submissions:
-            submission.grammar = grammar
+            submission.grammar, submission.spans = grammar, layout.spans
         prepared.readings = self.readings(request, prepared.prompt, prepared.submissions)
         return prepared
 
@@ -280,6 +341,9 @@ class Preparer:
                     raise RequestError(
                         f"'{field}': token {token} is not below the input vocabulary, "
                         f"{self.assets.input_vocabulary}.", field, "invalid_value")
+                if self.assets.image is not None and token in self.assets.image.tokens:
+                    raise RequestError(f"'{field}': token {token} stands for an image, which only "
+                                       "messages have.", field, "invalid_value")
         return np.array(ids, dtype=np.int32)
 
     def submissions(self, request: ChatRequest, prompts: list[np.ndarray], context: int,

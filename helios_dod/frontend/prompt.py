@@ -9,7 +9,7 @@ the text is encoded, so a spelled control token stays in the prompt, as ordinary
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -47,11 +47,14 @@ def any_of(words: Iterable[str]) -> str:
     return "|".join(parts)
 
 
-def control_tokens(described: dict[str, Any], delimiters: Iterable[str]) -> dict[str, int]:
-    """Text -> id of a tokenizer's control tokens. described: its `tokenizers` JSON."""
+def control_tokens(described: dict[str, Any], delimiters: Iterable[str],
+                   ids: Collection[int]) -> dict[str, int]:
+    """Text -> id of a tokenizer's control tokens: special ones, delimiters, and some by their ids.
+    described: its `tokenizers` JSON."""
     wanted = set(delimiters)
     return {token["content"]: token["id"] for token in described["added_tokens"]
-            if token["content"] and (token["special"] or token["content"] in wanted)}
+            if token["content"] and (token["special"] or token["content"] in wanted
+                                     or token["id"] in ids)}
 
 
 def text_ids(vocabulary: dict[str, int] | list[Any]) -> np.ndarray:
@@ -88,16 +91,17 @@ def seal_tokens(described: dict[str, Any], controls: Iterable[str], seal: str) -
 
 class PromptEncoder:
     """A tokenizer whose control tokens cannot be forged. delimiters: of the output syntax.
+    reserved: other tokens that no text may become.
 
     vocabulary: every id is below. Raises TokenizerError for data that makes no tokenizer."""
 
     def __init__(self, tokenizer_json: bytes, delimiters: Iterable[str] = (),
-                 vocabulary: int = IDS_MAX) -> None:
+                 vocabulary: int = IDS_MAX, reserved: Collection[int] = ()) -> None:
         from tokenizers import Tokenizer  # imported late: a worker listens before it tokenises
 
         described = read_tokenizer(tokenizer_json, vocabulary)
         self.ids = text_ids(described["model"]["vocab"])
-        controls = control_tokens(described, delimiters)
+        controls = control_tokens(described, delimiters, reserved)
         self.seal = make_seal()
         seal_tokens(described, controls, self.seal)
         with by_name():

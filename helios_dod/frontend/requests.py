@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 import msgspec
 
 from helios_dod.frontend.demands import ResponseFormat, StructuredOutputs
+from helios_dod.frontend.parts import ContentPart, ImageURL, part_problem
 from helios_dod.frontend.stop_fields import stop_problem
 from helios_dod.limits import BIAS_MAX, STOP_IDS_MAX, STOP_SEQUENCES_MAX, TOP_LOGPROBS_MAX
 
@@ -63,13 +64,6 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Refuses fields it does not declare."""
 
 
-class TextPart(Strict):
-    """One text part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
 class CalledFunction(Strict):
     """What an earlier tool call called. arguments: JSON text of an object, or the object."""
 
@@ -106,7 +100,7 @@ class Message(Strict):
     """One message. Fields typed None are OpenAI's, not supported here; null is accepted."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
@@ -223,7 +217,6 @@ class Shape:
             raise RequestError(f"The request body is not valid JSON: {error}.",
                                code="invalid_json") from None
 
-
     def convert(self, fields: dict[str, Any], names: dict[str, str]) -> Any:
         """The struct of fields that another API's request amounts to, checked as a chat request.
 
@@ -239,7 +232,7 @@ class Shape:
         return request
 
 
-CHAT = Shape.of(ChatRequest, Message)
+CHAT = Shape.of(ChatRequest, Message, ImageURL)
 PATH = re.compile(r" - at `\$\.?(.*)`$")
 UNKNOWN = re.compile(r"^Object contains unknown field `(.*?)`")
 ENUM = re.compile(r"^Invalid enum value (.*)$")
@@ -291,8 +284,8 @@ def refuse_shape(problem: str, shape: Shape) -> NoReturn:
         raise RequestError(f"'{path}' is not supported.", path, "unsupported_parameter")
     value = ENUM.match(reason)
     if value and path.endswith("].type") and "content[" in path:
-        raise RequestError(f"'{path}': only text parts are supported. {reason}.", path,
-                           "unsupported_value")
+        raise RequestError(f"'{path}': only parts of text and image_url are supported. {reason}.",
+                           path, "unsupported_value")
     allowed = shape.enums.get(path.rsplit(".", 1)[-1])
     if value and allowed:
         raise RequestError(f"'{path}' must be one of {', '.join(allowed)}, got {value[1]}.", path,
@@ -421,13 +414,17 @@ def check_messages(request: ChatRequest) -> None:
         field = f"messages[{i}]"
         if message.role != "assistant":
             if message.content is None:
-                raise RequestError(
-                    f"'{field}.content' must be a string or text parts, got null.",
-                    f"{field}.content", "invalid_value")
+                raise RequestError(f"'{field}.content' must be a string or parts, got null.",
+                                   f"{field}.content", "invalid_value")
             for name in ("tool_calls", "reasoning_content", "reasoning"):
                 if getattr(message, name) is not None:
                     raise RequestError(f"'{field}.{name}' belongs to assistant messages.",
                                        f"{field}.{name}", "invalid_value")
+        if isinstance(message.content, list):
+            found = part_problem(message.role, message.content)
+            if found is not None:
+                at = f"{field}.content{found[0]}"
+                raise RequestError(f"'{at}' {found[1]}.", at, found[2])
         calls = message.tool_calls or []
         if len(calls) > CALLS_MAX:
             raise RequestError(f"'{field}.tool_calls' has {len(calls)} entries; at most "

@@ -22,6 +22,9 @@ class Part(Strict):
 
     type: str
     text: str | None = None
+    image_url: str | None = None
+    detail: Literal["auto", "high"] | None = None  # of an image
+    file_id: None = None
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
 
@@ -109,7 +112,7 @@ class ResponseRequest(Strict):
     prompt_cache_retention: None = None
 
 
-RESPONSE = Shape.of(ResponseRequest, Item, Reasoning, TextOptions)
+RESPONSE = Shape.of(ResponseRequest, Item, Part, Reasoning, TextOptions)
 SAME = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user",
         "safety_identifier", "prompt_cache_key", "service_tier", "priority", "deadline_ms")
 
@@ -189,11 +192,11 @@ def messages_of(request: ResponseRequest) -> list[dict[str, Any]]:
                                    f"{field}.{name}", "missing_required_parameter")
         if kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.call_id,
-                             "content": text_of(item.output, f"{field}.output")})
+                             "content": content_of(item.output, f"{field}.output")})
             open_turn = None
         elif kind == "message" and item.role != "assistant":
             messages.append({"role": item.role,
-                             "content": text_of(item.content, f"{field}.content")})
+                             "content": content_of(item.content, f"{field}.content")})
             open_turn = None
         else:
             if open_turn is None or (kind == "message" and open_turn["content"] is not None) or (
@@ -215,6 +218,22 @@ def join(turn: dict[str, Any], item: Item, kind: str, field: str) -> None:
         turn.setdefault("tool_calls", []).append({
             "id": item.call_id, "type": "function",
             "function": {"name": item.name, "arguments": item.arguments}})
+
+
+def content_of(content: str | list[Part] | None, field: str) -> str | list[dict[str, Any]]:
+    """Parts in chat's form: parts where an image is among them, else text."""
+    if not isinstance(content, list) or all(part.type != "input_image" for part in content):
+        return text_of(content, field)
+    parts: list[dict[str, Any]] = []
+    for i, part in enumerate(content):
+        if part.type != "input_image":
+            parts.append({"type": "text", "text": text_of([part], field)})
+            continue
+        if part.image_url is None:
+            raise RequestError(f"Missing required parameter: '{field}[{i}].image_url'.",
+                               f"{field}[{i}].image_url", "missing_required_parameter")
+        parts.append({"type": "image_url", "image_url": {"url": part.image_url}})
+    return parts
 
 
 def text_of(content: str | list[Part] | None, field: str) -> str:

@@ -37,6 +37,7 @@ from helios_dod.server.http import Disconnected, Exchange, Receive, Send
 from helios_dod.server.metrics import Exporter
 from helios_dod.server.options import ServeOptions
 from helios_dod.server.processes import exit_text, process_exit
+from helios_dod.server.remote_images import Fetcher
 from helios_dod.server.surface import RETRY, Surface
 from helios_dod.tables.service import STATUS_CLASSES, announce_once
 
@@ -177,7 +178,8 @@ class App:
             assets.byte_table, self.memory.limits.requests_max, assets.strip_leading_space)
         bridge = Bridge(self.memory, self.worker, self.wake_engine, self.wake_self, detokeniser)
         bridge.warm()
-        return assets, Preparer(assets), bridge
+        fetch = Fetcher() if self.options.remote_images else None
+        return assets, Preparer(assets, fetch), bridge
 
     def on_wake(self) -> None:
         """This worker's eventfd was written: events, or something changed."""

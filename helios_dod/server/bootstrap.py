@@ -8,6 +8,13 @@ from helios_dod.contract.prepared import PreparedContract, PreparedFrontend, Pre
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.frontend.assets import Assets, Sampling
+from helios_dod.frontend.images.syntax import (
+    Arrangement,
+    Filter,
+    ImageSyntax,
+    PatchOrder,
+    Preparation,
+)
 from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.frontend.output.wire import from_contract
 from helios_dod.frontend.syntaxes import compose
@@ -25,6 +32,29 @@ def declared_output(frontend: PreparedFrontend) -> OutputSyntax | None:
     """The syntax that a core's output has; None: all of it is text. That it is the data of the
     selected syntaxes was seen when the contract was validated. Raises UserError."""
     return None if frontend.output is None else from_contract(frontend.output)
+
+
+def images_of(prepared: PreparedContract) -> ImageSyntax | None:
+    """How the core's images are prepared and laid out; None: it takes none."""
+    image, vision = prepared.frontend.image, prepared.vision
+    if image is None or vision is None:
+        return None
+    tokens = frozenset({*image.feature_tokens, image.placeholder_token})
+    around = {token for pair in image.atomic_spans for token in pair}
+    around |= {part for part in image.parts_before + image.parts_after if isinstance(part, int)}
+    separator = -1 if image.separator_token is None else image.separator_token
+    return ImageSyntax(
+        preparation=Preparation(image.preparation), arrangement=Arrangement(image.layout),
+        order=PatchOrder(image.patch_order), filter=Filter(image.resize_filter),
+        feature_token=image.feature_tokens[0], placeholder_token=image.placeholder_token,
+        tokens=tokens, reserved=tokens | around,
+        spans=image.atomic_spans, separator_token=separator, before=image.parts_before,
+        after=image.parts_after, feature_slots=vision.feature_slots,
+        features_max=vision.features_per_window, patches_max=vision.patch_capacities[-1],
+        cap_patches=image.patches_max, cap_side_patches=image.side_patches_max,
+        **{name: getattr(image, name) for name in (
+            "patch", "merged_side", "mean", "deviation", "pixels_min", "pixels_max", "area_frames",
+            "side_min", "aspect_max", "pad_value", "temporal_patch", "fixed_features", "tensors")})
 
 
 @dataclass(frozen=True)
@@ -61,7 +91,8 @@ class Bootstrap:
             sampling=sampling_of(contract.sampling),
             template_tokens=dict(frontend.template_tokens),
             output=compose(tool_syntax, reasoning_syntax, output),
-            masks=takes_masks(contract.programs, host_pending=False)))
+            masks=takes_masks(contract.programs, host_pending=False),
+            image=images_of(contract)))
 
 
 def load_assets(path: Path, tool_syntax: str | None = None,

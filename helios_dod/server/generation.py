@@ -19,9 +19,15 @@ from helios_dod.server.http import Exchange
 INLINE_BYTES = 16_384  # larger bodies are prepared on a thread, so that streams keep flowing
 
 
-# Fields of requests whose grammar is tried, which takes long however short they are.
+# Fields of requests whose grammar is tried or whose image is fetched and decoded, which takes long
+# however short they are.
 SLOW = re.compile(rb'"(response_format|format|structured_outputs|guided_\w+|tool_choice|strict|'
-                  rb'thinking\w*)"')
+                  rb'thinking\w*|image_url|source)"')
+
+
+def effort(body: bytes) -> int:
+    """What preparing a request takes, in bytes of a plain one."""
+    return len(body) + INLINE_BYTES * bool(SLOW.search(body))
 
 
 class Endpoint(Protocol):
@@ -87,8 +93,7 @@ class Generator:
             ingress_ns = self.now_ns()
             self.check_model(request.model)
             async with self.slots:
-                size = len(body) + INLINE_BYTES * bool(SLOW.search(body))
-                prepared = await self.call(size, endpoint.prepare, request, self.context)
+                prepared = await self.call(effort(body), endpoint.prepare, request, self.context)
             del body
             count = len(prepared.submissions)
             if count > self.capacity:

@@ -36,6 +36,7 @@ class ServeOptions:
     cors_origins: tuple[str, ...] = ()
     log: str = "off"  # one line a request: text, json or off
     ui: bool = True  # a page at /
+    remote_images: bool = False  # images at http(s) addresses are fetched
     uds: Path | None = None  # a Unix socket to listen on instead of host and port
     tls: tuple[Path, Path] | None = None  # certificate chain and key
     vllm_metrics: bool = False

@@ -83,6 +83,8 @@ def declare_listener(sections: Sections) -> None:
         help="let pages of this origin ask (* for all); may be repeated (default: none)")
     add("--max-body-bytes", type=byte_count, metavar="BYTES", default=8 << 20,
         help="largest request body (default 8M)")
+    add("--remote-images", action="store_true", default=False,
+        help="fetch images that requests name by an http(s) address, of public hosts only")
     add("--workers", type=int, default=1, help="frontend processes (default %(default)s)")
     add("--no-ui", action="store_true", default=False, help="serve no page at /")
 
@@ -239,7 +241,7 @@ def run_engine(*arguments: Any, planner: "Planner | None" = None) -> None:
 def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
     """The core's assets under an id that says that nothing is computed."""
     assets = load(core)
-    return replace(assets, served_id=assets.served_id + SIMULATED, aliases=())
+    return replace(assets, served_id=assets.served_id + SIMULATED, aliases=(), image_encoder=True)
 
 
 def tls_files(args: argparse.Namespace) -> tuple[Path, Path] | None:
@@ -292,7 +294,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             body_bytes_max=args.max_body_bytes, log=args.log, ui=not args.no_ui,
             key_digests=tuple(map(key_digest, api_keys(args))),
             cors_origins=tuple(args.cors_origin or ()), uds=args.uds,
-            tls=tls_files(args), vllm_metrics=args.vllm_metrics, restarts=args.restart_engine,
+            remote_images=args.remote_images, tls=tls_files(args),
+            vllm_metrics=args.vllm_metrics, restarts=args.restart_engine,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,

@@ -12,7 +12,7 @@ from helios_dod.server.chat import ChatEndpoint
 from helios_dod.server.chunks import as_json
 from helios_dod.server.completions import CompletionEndpoint
 from helios_dod.server.errors import MethodNotAllowed, NotFound, Unavailable
-from helios_dod.server.generation import Endpoint
+from helios_dod.server.generation import Endpoint, effort
 from helios_dod.server.http import Exchange
 from helios_dod.server.live import live_of
 from helios_dod.server.metrics import CONTENT_TYPE
@@ -115,7 +115,7 @@ class Surface:
         request = await generator.call(len(body), endpoint.decode_count, body)
         generator.check_model(request.model)
         async with generator.slots:
-            answer = await generator.call(len(body), endpoint.count, request)
+            answer = await generator.call(effort(body), endpoint.count, request)
         return await exchange.send_json(answer)
 
     def model_objects(self) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class Surface:
             generator.check_model(request.model)
         async with generator.slots:
             answer = await generator.call(
-                len(body), tokens.tokenize, generator.preparer, request, generator.context)
+                effort(body), tokens.tokenize, generator.preparer, request, generator.context)
         return await exchange.send_json(answer)
 
     async def post_detokenize(self, exchange: Exchange) -> int:

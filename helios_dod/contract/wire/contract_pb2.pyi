@@ -154,6 +154,20 @@ class ImagePreparation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IMAGE_PREPARATION_UNSPECIFIED: _ClassVar[ImagePreparation]
     RESIZE_TO_GRID: _ClassVar[ImagePreparation]
     RESIZE_AND_TILE: _ClassVar[ImagePreparation]
+    CAP_AND_PAD: _ClassVar[ImagePreparation]
+
+class ResizeFilter(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESIZE_FILTER_UNSPECIFIED: _ClassVar[ResizeFilter]
+    BILINEAR: _ClassVar[ResizeFilter]
+    BICUBIC: _ClassVar[ResizeFilter]
+    LANCZOS: _ClassVar[ResizeFilter]
+
+class PatchOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PATCH_ORDER_UNSPECIFIED: _ClassVar[PatchOrder]
+    MERGED_BLOCKS: _ClassVar[PatchOrder]
+    RASTER: _ClassVar[PatchOrder]
 
 class ImageLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -282,6 +296,14 @@ UNKNOWN_NAMES_KEEP: UnknownNames
 IMAGE_PREPARATION_UNSPECIFIED: ImagePreparation
 RESIZE_TO_GRID: ImagePreparation
 RESIZE_AND_TILE: ImagePreparation
+CAP_AND_PAD: ImagePreparation
+RESIZE_FILTER_UNSPECIFIED: ResizeFilter
+BILINEAR: ResizeFilter
+BICUBIC: ResizeFilter
+LANCZOS: ResizeFilter
+PATCH_ORDER_UNSPECIFIED: PatchOrder
+MERGED_BLOCKS: PatchOrder
+RASTER: PatchOrder
 IMAGE_LAYOUT_UNSPECIFIED: ImageLayout
 FEATURE_RUN: ImageLayout
 FEATURE_GRID: ImageLayout
@@ -424,29 +446,63 @@ class AtomicSpan(_message.Message):
     close_token: int
     def __init__(self, open_token: _Optional[int] = ..., close_token: _Optional[int] = ...) -> None: ...
 
+class ImagePart(_message.Message):
+    __slots__ = ("token", "text")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
 class ImageTokens(_message.Message):
-    __slots__ = ("feature_tokens", "atomic_spans", "separator_token")
+    __slots__ = ("feature_tokens", "atomic_spans", "separator_token", "placeholder_token", "before", "after")
     FEATURE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ATOMIC_SPANS_FIELD_NUMBER: _ClassVar[int]
     SEPARATOR_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PLACEHOLDER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     feature_tokens: _containers.RepeatedScalarFieldContainer[int]
     atomic_spans: _containers.RepeatedCompositeFieldContainer[AtomicSpan]
     separator_token: int
-    def __init__(self, feature_tokens: _Optional[_Iterable[int]] = ..., atomic_spans: _Optional[_Iterable[_Union[AtomicSpan, _Mapping]]] = ..., separator_token: _Optional[int] = ...) -> None: ...
+    placeholder_token: int
+    before: _containers.RepeatedCompositeFieldContainer[ImagePart]
+    after: _containers.RepeatedCompositeFieldContainer[ImagePart]
+    def __init__(self, feature_tokens: _Optional[_Iterable[int]] = ..., atomic_spans: _Optional[_Iterable[_Union[AtomicSpan, _Mapping]]] = ..., separator_token: _Optional[int] = ..., placeholder_token: _Optional[int] = ..., before: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ...) -> None: ...
 
 class ImageSettings(_message.Message):
-    __slots__ = ("patch", "pixels_min", "pixels_max", "mean", "deviation")
+    __slots__ = ("patch", "pixels_min", "pixels_max", "mean", "deviation", "temporal_patch", "area_frames", "filter", "order", "side_min", "aspect_max", "patches_max", "side_patches_max", "pad_value", "fixed_features")
     PATCH_FIELD_NUMBER: _ClassVar[int]
     PIXELS_MIN_FIELD_NUMBER: _ClassVar[int]
     PIXELS_MAX_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     DEVIATION_FIELD_NUMBER: _ClassVar[int]
+    TEMPORAL_PATCH_FIELD_NUMBER: _ClassVar[int]
+    AREA_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SIDE_MIN_FIELD_NUMBER: _ClassVar[int]
+    ASPECT_MAX_FIELD_NUMBER: _ClassVar[int]
+    PATCHES_MAX_FIELD_NUMBER: _ClassVar[int]
+    SIDE_PATCHES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PAD_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     patch: int
     pixels_min: int
     pixels_max: int
     mean: _containers.RepeatedScalarFieldContainer[float]
     deviation: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, patch: _Optional[int] = ..., pixels_min: _Optional[int] = ..., pixels_max: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., deviation: _Optional[_Iterable[float]] = ...) -> None: ...
+    temporal_patch: int
+    area_frames: int
+    filter: ResizeFilter
+    order: PatchOrder
+    side_min: int
+    aspect_max: int
+    patches_max: int
+    side_patches_max: int
+    pad_value: int
+    fixed_features: int
+    def __init__(self, patch: _Optional[int] = ..., pixels_min: _Optional[int] = ..., pixels_max: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., deviation: _Optional[_Iterable[float]] = ..., temporal_patch: _Optional[int] = ..., area_frames: _Optional[int] = ..., filter: _Optional[_Union[ResizeFilter, str]] = ..., order: _Optional[_Union[PatchOrder, str]] = ..., side_min: _Optional[int] = ..., aspect_max: _Optional[int] = ..., patches_max: _Optional[int] = ..., side_patches_max: _Optional[int] = ..., pad_value: _Optional[int] = ..., fixed_features: _Optional[int] = ...) -> None: ...
 
 class ImageSyntax(_message.Message):
     __slots__ = ("preparation", "layout", "tokens", "settings", "tensors")
