@@ -137,7 +137,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "user"}]}, "input[0].content"), ({"input": []}, "input"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
      "input[0].content[0].image_url"),
-    ({"input": [{"role": "user", "content": [{"text": "x"}]}]}, "input[0].content[0].image_url"),
+    ({"input": [{"role": "user", "content": [{"text": "x"}]}]}, "input[0].content[0].type"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"temperature": 3}, "temperature"),
     ({"include": ["file_search_call.results"]}, "include"), ({"max_output_tokens": 0},
                                                             "max_output_tokens"),
