@@ -15,7 +15,7 @@ serve: .venv/serve.stamp
 	$(BIN)/helios serve --host $(HOST) --port $(PORT)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
