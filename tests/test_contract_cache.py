@@ -6,7 +6,7 @@ from helios_dod.contract.decode import decode
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from tests.test_contract_decode import graph_of, make_speculative, pair, refused
-from tests.tiny_core import add_buffer, number
+from tests.tiny_core import WIDTH, add_buffer, number
 
 
 @pytest.mark.parametrize("kind", [
@@ -107,8 +107,13 @@ def with_attention():
         getattr(attention, name).CopyFrom(getattr(write, name))
     for name in ("query", "output"):
         getattr(attention, name).CopyFrom(write.key)
-    for name in ("query_start", "query_length"):
-        getattr(attention, name).buffer = number(manifest, "query_length")
+    start = add_buffer(manifest, "query_start", wire.STAGING, wire.I32, (wire.LANES, 1))
+    for graph in serving.model.graphs[2:]:
+        graph.bindings.add(
+            buffer=start, source=contract.QUERY_START, indexing=contract.ACTIVE_ROW)
+    attention.query_start.buffer = start
+    attention.query_length.buffer = number(manifest, "query_length")
+    attention.heads, attention.key_heads, attention.head = 1, 1, WIDTH
     attention.key_cache, attention.value_cache = write.key_cache, write.value_cache
     return serving, manifest, attention
 

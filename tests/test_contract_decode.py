@@ -540,9 +540,9 @@ def test_what_a_body_reads_of_staging_is_filled():
         graph = graph_of(serving, program)
         graph.bindings.remove(binding_of(serving, manifest, program, buffer))
         refused(serving, manifest, f"({program}).bindings", f"got none to {buffer}")
-    rows = number(manifest, "lane")
-    manifest.tables.add(name="lanes", buffer=rows, frames=2, consumer_ranks=[0])
-    decode(serving, manifest)
+    manifest.tables.add(
+        name="lanes", buffer=number(manifest, "lane"), frames=2, consumer_ranks=[0])
+    refused(serving, manifest, "select_tokens.lane (prefill)", "numbers of rows, got number")
 
 
 def test_program_extents():

@@ -306,10 +306,15 @@ def test_resource_dependencies():
 def test_rows_that_a_program_touches_are_declared(symbol):
     serving, manifest = pair()
     rows = add_buffer(manifest, "rows", wire.STATE, wire.F32, (symbol, 1), 8)
-    fill = manifest.host_bodies[2].operations.add().fill_rows
-    fill.slot.buffer, fill.destination.buffer = number(manifest, "slot"), rows
+    at = add_buffer(manifest, "at", wire.STAGING, wire.I32, (wire.LANES, 1))
+    move = manifest.host_bodies[2].operations.add().copy_state_rows
+    move.source_row.buffer = move.destination_row.buffer = at
+    move.source.buffer = move.destination.buffer = rows
+    move.rows = 1
     for graph in serving.model.graphs[2:]:
-        graph.states.add(buffer=rows, row_stride=32, extent=32, access=contract.WRITE)
+        graph.states.add(buffer=rows, row_stride=32, extent=32, access=contract.READ_WRITE)
+        graph.bindings.add(buffer=at, indexing=contract.ACTIVE_ROW, source=(
+            contract.STATE_ROW if symbol == wire.STATE_ROWS else contract.SNAPSHOT_DESTINATION))
     for graph in serving.model.graphs[2:]:
         refused(serving, manifest, f"({graph.program}).state_rows_per_request",
                 "at least 1: the program touches rows, got 0")

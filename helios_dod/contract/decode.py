@@ -2,6 +2,7 @@
 
 from math import isfinite
 
+from helios_dod.contract.bodies import check_bodies
 from helios_dod.contract.cache import TOKENS_MAX, prepare_cache
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.frontend import prepare_frontend
@@ -42,13 +43,15 @@ def decode(
     uses = BodyUses(manifest)
     programs = prepare_graphs(model, manifest, uses)
     _check_variants(serving, programs)
+    cache = prepare_cache(serving, manifest, programs, uses)
+    check_bodies(serving, manifest, programs)
     return PreparedContract(
         version=version, served_id=serving.served_id, aliases=tuple(serving.aliases),
         cache_identity=serving.cache_identity, context_tokens=serving.context_tokens,
         prefill_tokens=serving.prefill_tokens, pages=serving.pages, snapshots=serving.snapshots,
         concurrency=serving.concurrency, vocabulary=model.vocabulary,
         input_vocabulary=model.input_vocabulary, sampling=_prepare_sampling(serving.sampling),
-        cache=prepare_cache(serving, manifest, programs, uses), programs=programs,
+        cache=cache, programs=programs,
         completions=completion_buffers(manifest), frontend=prepare_frontend(model),
         vision=prepare_vision(model), speculative_widths=_prepare_widths(serving, programs),
         tuning=prepare_tuning(

@@ -8,7 +8,7 @@ from typing import Any
 
 from helios_dod.contract.devices import check_code, check_devices
 from helios_dod.contract.errors import ContractError, require
-from helios_dod.contract.operations import OPERATIONS, Touch
+from helios_dod.contract.operations import BY_NUMBER, OPERATIONS, VERIFIED, Touch
 from helios_dod.contract.strict import check_known
 from helios_dod.contract.wire import manifest_pb2 as wire
 
@@ -42,18 +42,19 @@ COMPLETION_SHAPES: dict[int, tuple[int, tuple[tuple[int, int | None], ...]]] = {
 }
 COMPLETION_REQUIRED = range(wire.COMPLETION_SLOT, wire.COMPLETION_RESERVED + 1)
 GROUP_PAGES = (wire.PAGES, wire.WINDOWED_PAGES)  # axis 0 of the cache planes of each page group
-VERIFIED = ("adjust_logits", "sample", "advance")  # what stands behind a Verify
 WORD_COLUMNS = {wire.PANEL_Q4: 8, wire.PANEL_Q8: 4}  # columns of a stored 32-bit word
 ROLE_KINDS = {
-    "read": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
-    "index": (wire.STATE, wire.SCRATCH, wire.STAGING, wire.COMPLETION),
-    "write": (wire.STATE, wire.SCRATCH, wire.COMPLETION),
-    "update": (wire.STATE, wire.SCRATCH, wire.COMPLETION),
+    "read": (wire.STATE, wire.SCRATCH, wire.STAGING),
+    "index": (wire.STATE, wire.SCRATCH, wire.STAGING),
+    "write": (wire.STATE, wire.SCRATCH),
+    "update": (wire.STATE, wire.SCRATCH),
+    "report": (wire.STATE, wire.SCRATCH, wire.COMPLETION),
     "weight": (wire.WEIGHT,),
+    "matrix": (wire.WEIGHT,),
+    "table": (wire.WEIGHT,),
     "cache": (wire.CACHE,),
     "store": (wire.CACHE,),
 }
-BY_NUMBER = ("weight", "cache", "store")  # the others are operands
 
 
 def check_manifest(manifest: wire.ExecutionManifest) -> None:

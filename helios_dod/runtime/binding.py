@@ -174,7 +174,8 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["page_tokens"] = geometry.page_tokens
     settings["context_tokens"] = selection.context_tokens
     settings["vocabulary"] = contract.vocabulary
-    settings["input_vocabulary"] = contract.input_vocabulary
+    # Ids beyond the vocabulary stand for an image's features, which nothing packs.
+    settings["input_vocabulary"] = contract.vocabulary
     settings["slot_count"] = geometry.slots
     settings["prefill_tokens"] = selection.prefill_tokens
     settings["span_tokens"] = longest_span(contract, selection)

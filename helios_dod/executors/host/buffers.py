@@ -14,6 +14,7 @@ from helios_dod.executors.host.panels import PanelShape
 ALIGN = 64
 SLACK = 1024  # bytes behind an allocation that vectors may read past its end
 ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 1, 9: 1}  # proto DataType
+PAGES = 4  # proto Symbol: the pages that page copies name
 WEIGHT, STATE, CACHE, SCRATCH, STAGING, COMPLETION = 1, 2, 3, 4, 5, 6  # proto BufferKind
 COLUMNS = {
     1: "slot",
@@ -74,7 +75,9 @@ def _panel_of(buffer: Any) -> PanelShape | None:
 
 
 class Memory:
-    """Binds every buffer of a manifest; owns state, cache and scratch."""
+    """Binds every buffer of a manifest; owns state, cache and scratch.
+
+    caches: (address, bytes of a page) of every plane of page group 0, which alone is copied."""
 
     def __init__(
         self,
@@ -88,7 +91,8 @@ class Memory:
         self._weights, self._first = weights, staging_first
         self.owned: dict[int, np.ndarray] = {}  # buffer index -> its bytes
         self.buffers = [self._bind(i, b, geometry) for i, b in enumerate(manifest.buffers)]
-        caches = [b for b in self.buffers if b.kind == CACHE]
+        caches = [bound for bound, declared in zip(self.buffers, manifest.buffers, strict=True)
+                  if bound.kind == CACHE and declared.shape[0].symbol == PAGES]
         self.caches = np.array([[b.address[0], b.row_bytes] for b in caches], np.int64).reshape(
             -1, 2
         )
@@ -118,6 +122,8 @@ class Memory:
             self.owned[index] = memory
             address = (memory.ctypes.data,) * 2
         elif buffer.kind == STAGING:
+            if index not in self._first:
+                raise DeviceError(f"buffer {buffer.name!r}: STAGING that no binding fills")
             words = self.world[0]["staging"]["words"]
             end = self._first[index] + -(-nbytes // 4)
             if end > words.shape[1]:

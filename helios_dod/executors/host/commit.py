@@ -59,8 +59,11 @@ def advance(w, lanes, sampled):
     for i in range(lanes):
         slot = m.get_i32(at(w, A_SLOT, i))
         emitted, token = np.int64(0), np.int64(-1)
+        drawn = np.int64(-1)
         if i < sampled and m.get_i32(at(w, A_STATUS, slot)) == RUNNING:
-            emitted, token = np.int64(1), m.get_i32(at(w, A_SAMPLED, i))
+            drawn = m.get_i32(at(w, A_SAMPLED, i))
+        if drawn >= 0:  # -1: its row found the slot ended
+            emitted, token = np.int64(1), drawn
             commit_token(w, slot, token)
         put_tokens(w, i, np.int64(0), token)
         endpoint = m.get_i32(at(w, A_CONSUMED, i)) + m.get_i32(at(w, A_LENGTH, i))

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 from numba import typeof, types
@@ -21,7 +20,6 @@ from helios_dod.limits import COPY_QUEUES
 from helios_dod.system import kernel, store_release
 from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
 
-PAGES = 4  # proto Symbol: planes with an axis of these pages move with them
 LINE = 8  # words of a cache line
 DRAIN_POLL_S = 0.0002
 
@@ -63,15 +61,6 @@ def run_copies(world, queue, first, end, planes, tiers, done, finished):
                 tiers[1] + target * page_bytes, tiers[0] + source * page_bytes, page_bytes)
         store_release(finished, queue * LINE, number + 1)
         m.signal(np.int64(done), np.int64(1))
-
-
-def paged_planes(manifest: Any, memory: buffers.Memory) -> np.ndarray:
-    """(address, bytes of a page) of every plane whose pages are those of the world's page table."""
-    return np.array([
-        (bound.address[0], bound.row_bytes)
-        for bound, buffer in zip(memory.buffers, manifest.buffers, strict=True)
-        if bound.kind == buffers.CACHE and buffer.shape[0].symbol == PAGES], np.int64).reshape(
-            -1, 2)
 
 
 class Copies:

@@ -12,7 +12,7 @@ from numba import typeof, types
 
 from helios_dod.executors.base import DeviceError, Geometry
 from helios_dod.executors.host import attention, attention_tile, buffers, plan, products, run
-from helios_dod.executors.host.copies import Copies, paged_planes
+from helios_dod.executors.host.copies import Copies
 from helios_dod.limits import FRAMES_MAX
 
 HOST_COPIES = 256  # page pairs of one copy_pages submission
@@ -58,7 +58,7 @@ class HostExecutor:
         """Binds every buffer and program, compiles or loads all code, and starts the threads."""
         assert not self._threads, "load is called once"
         self.memory = buffers.Memory(manifest, geometry, weights, staging_first, world)
-        self._planes = paged_planes(manifest, self.memory)
+        self._planes = self.memory.caches
         self._host_count = np.zeros(1, np.int32)
         self._host_pairs = np.zeros((HOST_COPIES, 2), np.int32)
         self._entries = np.zeros(

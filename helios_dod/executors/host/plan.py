@@ -122,9 +122,13 @@ class Planner:
         panel = bound.panel
         if panel is None:
             raise DeviceError(f"buffer {bound.name!r} is not a panel matrix")
+        try:
+            variant = variant_of(panel)
+        except ValueError as error:
+            raise DeviceError(f"buffer {bound.name!r}: {error}") from None
         return [
             bound.address[0],
-            variant_of(panel),
+            variant,
             panel.rows,
             panel.columns,
             panel.panel_bytes,

@@ -392,11 +392,11 @@ def sample(w, first, last, scratch):
 
 @kernel(boundscheck=False)
 def score(w, first, last):
-    """Log-probability of each row's target token; 0 where there is none."""
+    """Log-probability of each row's target token; 0 where that is no token of the vocabulary."""
     for i in range(first, last):
         target = m.get_i32(at(w, L_TARGET, i))
         value = F0
-        if target >= 0:
+        if 0 <= target < w[L_VOCABULARY]:
             x = at(w, L_LOGITS, i)
             top = m.get_f32(x + 4 * argmax(x, w[L_VOCABULARY]))
             offset = top + np.log(sum_exponentials(x, w[L_VOCABULARY], top))
