@@ -504,7 +504,7 @@ def main():
         return 0
 
     def report(number, counts, failures):
-        print(number, dict(counts), len(failures), "failures", file=sys.stderr, flush=True)
+        print(number, dict(counts), *failures[-3:], sep="\n", file=sys.stderr, flush=True)
 
     began = time.monotonic()
     counts, failures = fuzz(args.mutants, args.seed, args.first, report)

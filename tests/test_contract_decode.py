@@ -353,10 +353,20 @@ def test_states_lie_in_their_rows():
         refused(serving, manifest, "states[0]")
 
 
+def add_confidence(manifest):
+    """What a program that allocates prefixes itself allocates them by."""
+    manifest.programs[-1].confidence_width = 3
+    manifest.proposal_confidence = add_buffer(
+        manifest, "confidence", wire.STATE, wire.F32, 2, (wire.SLOTS, 1), 3)
+
+
 def make_speculative(source):
     serving, manifest = pair()
     manifest.programs.add(name="speculative", operation=wire.SPECULATIVE, batch_capacity=4,
                           draft_tokens=3, token_capacity=4, packed_token_capacity=12, body=2)
+    manifest.buffers[number(manifest, "completion_tokens")].shape[1].multiplier = 4
+    if source == contract.SPECULATIVE_PREFIX_LIMIT:
+        add_confidence(manifest)
     graph = serving.model.graphs.add()
     graph.CopyFrom(graph_of(serving, "decode"))
     graph.program, graph.operation = "speculative", wire.SPECULATIVE
@@ -374,6 +384,7 @@ def test_speculative_programs_have_one_length_source():
     refused(serving, manifest, "source", "contract version 3")
     serving, manifest, graph = make_speculative(contract.CONSUMED)
     refused(serving, manifest, "bindings", "one length source")
+    add_confidence(manifest)
     extra = add_buffer(manifest, "ceilings", wire.STAGING, wire.I32, (wire.LANES, 1))
     graph.bindings.add(buffer=extra, source=contract.SPECULATIVE_PREFIX_LIMIT,
                        indexing=contract.ACTIVE_ROW)

@@ -16,6 +16,28 @@ from tests.tiny_core import VOCABULARY, add_buffer
 I32_SLOTS = (wire.I32, (wire.SLOTS, 1))
 
 
+def graph_for(source):
+    """A core, and a graph whose program may have the source."""
+    rule = SOURCES[source]
+    serving, manifest, graph = make_speculative(contract.QUERY_LENGTH)
+    if rule.vision:
+        serving.model.CopyFrom(with_vision()[0].model)
+        graph = serving.model.graphs.add()
+        graph.CopyFrom(make_speculative(contract.QUERY_LENGTH)[2])
+    if rule.operations and wire.SPECULATIVE not in rule.operations:
+        program = manifest.programs.add()
+        program.CopyFrom(manifest.programs[2])
+        prefill, graph = graph_of(serving, "prefill"), serving.model.graphs.add()
+        graph.CopyFrom(prefill)
+        graph.program = program.name = "own"
+        graph.operation = program.operation = rule.operations[0]
+        if rule.operations[0] == wire.MIXED:
+            graph.device_pending.CopyFrom(graph_of(serving, "mixed").device_pending)
+    if source == contract.QUERY_LENGTH:  # one length source
+        graph.bindings.remove(next(b for b in graph.bindings if b.source == source))
+    return serving, manifest, graph
+
+
 @pytest.mark.parametrize("source", [s for s in SOURCES if s not in (
     contract.SPECULATIVE_PREFIX_LIMIT, contract.IMAGE_TENSOR)], ids=contract.ValueSource.Name)
 def test_every_source_in_every_indexing_mode(source):
@@ -23,20 +45,19 @@ def test_every_source_in_every_indexing_mode(source):
     rule = SOURCES[source]
     for indexing in (contract.SCALAR, *LANE_INDEXINGS, contract.PACKED_TOKEN):
         for dtype, wanted in rule.layouts:
-            serving, manifest, graph = make_speculative(contract.QUERY_LENGTH)
+            serving, manifest, graph = graph_for(source)
             width = elements_of(wanted, VOCABULARY, 3, 4) or 5
             symbol = rule.indexings.get(indexing, wire.LANES)
             rows = (symbol, 1) if symbol else 1
             tail = (width,) if width != 1 else ()
             index = add_buffer(manifest, "fresh", wire.STAGING, dtype, rows, *tail)
-            if source == contract.QUERY_LENGTH:  # one length source
-                old = next(b for b in graph.bindings if b.source == source)
-                graph.bindings.remove(old)
-            graph.bindings.add(buffer=index, source=source, indexing=indexing, offset=1, padding=-1)
+            binding = graph.bindings.add(
+                buffer=index, source=source, indexing=indexing, padding=-1)
             if indexing in rule.indexings:
                 made = decode(serving, manifest).programs[-1].bindings[-1]
                 assert (made.source, made.indexing, made.offset, made.padding) == (
-                    source, indexing, 1, -1)
+                    source, indexing, 0, -1)
+                check_offsets(serving, manifest, binding, rule)
                 manifest.buffers[index].dtype = wire.I8
                 refused(serving, manifest, "buffer", contract.ValueSource.Name(source))
             else:
@@ -44,6 +65,40 @@ def test_every_source_in_every_indexing_mode(source):
     if rule.version > 1:
         serving.model.version = 1
         refused(serving, manifest, "contract.model")
+
+
+def check_offsets(serving, manifest, binding, rule):
+    """Only tokens, positions and endpoints may be shifted, and by no more than stays inside i32."""
+    for offset in (1, -1, 2**30 - 1, 2**30, -2**30, 2**31 - 1, -2**31):
+        binding.offset = offset
+        if rule.offset and abs(offset) < 2**30:
+            assert decode(serving, manifest).programs[-1].bindings[-1].offset == offset
+        else:
+            refused(serving, manifest, "offset", f"got {offset}")
+    binding.offset = 0
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if SOURCES[s].operations],
+                         ids=contract.ValueSource.Name)
+def test_sources_of_some_operations_are_of_no_other(source):
+    serving, manifest, graph = graph_for(source)
+    rule, dtype, wanted = SOURCES[source], *SOURCES[source].layouts[0]
+    indexing, symbol = next(iter(rule.indexings.items()))
+    width = elements_of(wanted, VOCABULARY, 3, 4)
+    index = add_buffer(manifest, "fresh", wire.STAGING, dtype, (symbol, 1) if symbol else 1,
+                       *((width,) if width != 1 else ()))
+    graph.bindings.add(buffer=index, source=source, indexing=indexing)
+    decode(serving, manifest)
+    graph_of(serving, "decode").bindings.add().CopyFrom(graph.bindings[-1])
+    refused(serving, manifest, "source", ", got DECODE")
+
+
+def test_image_sources_need_images():
+    serving, manifest, graph = make_speculative(contract.QUERY_LENGTH)
+    index = add_buffer(manifest, "features", wire.STAGING, wire.I32, (wire.PACKED, 1))
+    graph.bindings.add(buffer=index, source=contract.IMAGE_FEATURE_INDEX,
+                       indexing=contract.PACKED_TOKEN)
+    refused(serving, manifest, "source", "ModelContract.vision beside it")
 
 
 def with_vision():
@@ -161,20 +216,19 @@ def test_lane_limits_and_speculative_widths():
 
 def test_confidence_has_framed_storage():
     serving, manifest, _ = make_speculative(contract.SPECULATIVE_PREFIX_LIMIT)
-    manifest.programs[-1].confidence_width = 3
-    refused(serving, manifest, "proposal_confidence", "width 3, got none")
-    index = add_buffer(manifest, "confidence", wire.STATE, wire.F32, 2, (wire.SLOTS, 1), 3)
-    manifest.proposal_confidence = index
+    index = manifest.proposal_confidence
     assert decode(serving, manifest).proposal_confidence == index
+    manifest.ClearField("proposal_confidence")
+    refused(serving, manifest, "proposal_confidence", "width 3, got none")
+    manifest.proposal_confidence = index
+    manifest.programs[-1].confidence_width = 0
+    refused(serving, manifest, "confidence_width", "got 0")
     manifest.programs[-1].confidence_width = 2
     refused(serving, manifest, "confidence_width", "0 or draft_tokens")
     manifest.programs[-1].confidence_width = 3
     for axis, value in ((0, 1), (2, 2)):
         serving, manifest, _ = make_speculative(contract.SPECULATIVE_PREFIX_LIMIT)
-        manifest.programs[-1].confidence_width = 3
-        manifest.proposal_confidence = add_buffer(
-            manifest, "confidence", wire.STATE, wire.F32, 2, (wire.SLOTS, 1), 3)
-        manifest.buffers[-1].shape[axis].multiplier = value
+        manifest.buffers[manifest.proposal_confidence].shape[axis].multiplier = value
         refused(serving, manifest, "proposal_confidence")
     manifest.proposal_confidence = 999
     refused(serving, manifest, "proposal_confidence", "got 999")

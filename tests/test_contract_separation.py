@@ -16,6 +16,8 @@ from helios_dod.contract.errors import ContractError
 from helios_dod.contract.frontend import TOOL_KINDS
 from helios_dod.contract.prepared import PreparedFrontend, PreparedImage
 from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.cores.reader import TokenTexts
+from helios_dod.grammars.library import Source
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.world import boot
@@ -23,7 +25,10 @@ from tests.test_contract_decode import pair
 from tests.test_contract_extents import SYNTAXES, with_output, with_vision
 
 PACKAGE = Path(__file__).resolve().parent.parent / "helios_dod"
-BEHIND = ("tables", "systems", "executors", "runtime")  # what no frontend identifier may reach
+# What no frontend identifier may reach.
+BEHIND = ("tables", "systems", "executors", "runtime", "grammars")
+# What may pass all the same, through one record alone: the texts that a mask is computed from.
+PASSING = {"tokenizer_json", "vocabulary", "eos", "delimiters"}
 ALONE = ("schedule.py", "engine.py", "world.py", "edges.py", "limits.py", "terms.py")
 SOURCES = sorted({*(p for folder in BEHIND for p in (PACKAGE / folder).rglob("*.py")),
                   *(PACKAGE / name for name in ALONE)})
@@ -43,6 +48,11 @@ def test_no_module_behind_the_frontend_names_its_identifiers(path):
             owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
             reached = node.attr == "frontend" and owner in ("contract", "prepared", "model")
             assert not reached, f"line {node.lineno}: {owner}.frontend"
+            assert node.attr not in ("serving", "token_texts") or owner_of_texts(path, node), (
+                f"line {node.lineno}: {node.attr}")
+        if isinstance(node, ast.arg) and path.parent.name == "grammars":
+            loose = ast.unparse(node.annotation) == "Any" if node.annotation else False
+            assert not loose or node.arg not in ("core", "contract"), f"line {node.lineno}"
         if isinstance(node, ast.ImportFrom | ast.Import):
             names = [getattr(node, "module", "") or "", *(alias.name for alias in node.names)]
             bad = [n for n in names if n.startswith("helios_dod.frontend")
@@ -50,10 +60,30 @@ def test_no_module_behind_the_frontend_names_its_identifiers(path):
             assert not bad, f"line {node.lineno}: {bad}"
 
 
+def owner_of_texts(path, node):
+    """The one place that takes token texts from a core, and nothing else of its frontend data."""
+    return node.attr == "token_texts" and path.name == "native_model.py"
+
+
+def test_only_token_texts_pass_to_the_grammar_worker():
+    """The allowance by name: no selector, syntax or layout is a part of it, and it is the same
+    whatever these are."""
+    assert {field.name for field in dataclasses.fields(TokenTexts)} == PASSING
+    tree = ast.parse((PACKAGE / "runtime" / "native_model.py").read_text())
+    taken = [node for node in ast.walk(tree) if getattr(node, "attr", "") == "token_texts"]
+    assert len(taken) == 1
+    assert {field.name for field in dataclasses.fields(Source)} <= PASSING
+    for path in (PACKAGE / "grammars").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith(
+                    ("helios_dod.cores", "helios_dod.contract")), path
+
+
 def test_importing_the_engine_imports_no_frontend():
     program = ("import sys\nimport helios_dod.engine, helios_dod.schedule\n"
                "import helios_dod.runtime.binding, helios_dod.runtime.native_model\n"
-               "import helios_dod.executors.host.executor\n"
+               "import helios_dod.executors.host.executor, helios_dod.grammars.worker\n"
                "print([n for n in sys.modules if n.startswith(('helios_dod.frontend', "
                "'helios_dod.server'))])")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -72,7 +72,7 @@ def _check_region(
     region: contract.HistoryRegion, manifest: wire.ExecutionManifest, page_tokens: int, field: str,
 ) -> None:
     paged = region.kind in PAGED
-    require(bool(region.planes) or not paged, f"{field}.planes", "at least one", 0)
+    require(bool(region.planes), f"{field}.planes", "at least one", 0)
     _check_group(region.page_group, f"{field}.page_group")
     require(region.page_group == 0 or region.kind == contract.SLIDING_WINDOW,
             f"{field}.page_group", "0 unless SLIDING_WINDOW", region.page_group)

@@ -104,20 +104,22 @@ def _check_tables(manifest: wire.ExecutionManifest) -> None:
                 f"{field}.buffer", "a STAGING buffer", table.buffer)
         require(table.frames == STAGING_FRAMES, f"{field}.frames",
                 f"{STAGING_FRAMES} host staging frames", table.frames)
-        _ascending(table.consumer_ranks, f"{field}.consumer_ranks")
+        _ascending(table.consumer_ranks, f"{field}.consumer_ranks", max(len(manifest.ranks), 1))
 
 
-def _ascending(ranks: Iterable[int], field: str) -> None:
-    """At least one rank, each once, in order."""
+def _ascending(ranks: Iterable[int], field: str, count: int) -> None:
+    """At least one of `count` ranks, each once, in order."""
     given = list(ranks)
-    right = bool(given) and given == sorted(set(given)) and given[-1] < RANKS_MAX
-    require(right, field, f"ascending ranks below {RANKS_MAX}", given or "none")
+    right = bool(given) and given == sorted(set(given)) and given[-1] < count
+    require(right, field, f"ascending ranks below {count}", given or "none")
 
 
 def _check_ranks(manifest: wire.ExecutionManifest) -> None:
     """Ranks count from 0; together they load every weight that a buffer names."""
     if not manifest.ranks:
         return
+    require(len(manifest.ranks) <= RANKS_MAX, "manifest.ranks", f"at most {RANKS_MAX}",
+            len(manifest.ranks))
     loaded: set[str] = set()
     for i, part in enumerate(manifest.ranks):
         require(part.rank == i, f"manifest.ranks[{i}].rank", f"{i}: ranks count from 0", part.rank)

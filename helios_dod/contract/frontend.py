@@ -39,8 +39,8 @@ def prepare_frontend(model: contract.ModelContract) -> PreparedFrontend:
         require(token < model.vocabulary, f"{field}.eos_tokens[{i}]",
                 f"below the vocabulary, {model.vocabulary}", token)
     if frontend.add_bos:
-        require(frontend.bos_token < model.input_vocabulary, f"{field}.bos_token",
-                f"below the input vocabulary, {model.input_vocabulary}", frontend.bos_token)
+        require(frontend.bos_token < model.vocabulary, f"{field}.bos_token",
+                f"below the vocabulary, {model.vocabulary}", frontend.bos_token)
     _check_template_tokens(frontend, f"{field}.template_tokens")
     _check_pairing(frontend, field)
     _check_output(frontend, f"{field}.output")

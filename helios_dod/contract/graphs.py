@@ -6,6 +6,7 @@ from helios_dod.contract.manifest import (
     ELEMENT_BYTES,
     axes,
     buffer_at,
+    completion_buffers,
     describe_buffer,
     row_elements,
 )
@@ -35,6 +36,7 @@ DEVICE_PENDING_VERSION = 2
 SPECULATIVE_VERSION = 2
 TOKEN_BYTES = 4
 STATE_ROWS_MAX = 64  # of one request
+OFFSET_MAX = 2**30  # of a binding: with any position or token it stays inside i32
 STATE_ROW_SYMBOLS = (wire.STATE_ROWS, wire.SNAPSHOT_ROWS)
 
 
@@ -89,6 +91,8 @@ def _prepare_graph(
                 program.token_capacity)
     require(program.operation != wire.DECODE or program.token_capacity == 1,
             f"{field}: token_capacity", "1: DECODE generates one token", program.token_capacity)
+    if model.version >= LISTED_VERSION:
+        _check_tokens(manifest, program)
     states = prepare_states(manifest, model.version, graph, use, field)
     _check_rows(manifest, graph, use, field)
     host, device = _prepare_pending(model, manifest, program, graph, bindings, states, field)
@@ -153,6 +157,12 @@ def _prepare_binding(
         raise ContractError(f"{field}.indexing",
                             " or ".join(contract.Indexing.Name(i) for i in rule.indexings),
                             contract.Indexing.Name(binding.indexing))
+    if rule.operations and program.operation not in rule.operations:
+        raise ContractError(f"{field}.source", "a program of "
+                            + " or ".join(map(wire.Operation.Name, rule.operations)),
+                            wire.Operation.Name(program.operation))
+    require(not rule.vision or model.HasField("vision"), f"{field}.source",
+            "ModelContract.vision beside it", "none")
     symbol = rule.indexings[binding.indexing]
     elements = row_elements(buffer)
     assert elements is not None, "STAGING rows are constant: check_manifest"
@@ -171,6 +181,9 @@ def _prepare_binding(
             binding.tensor)
     require(binding.buffer not in transport_buffers(manifest), f"{field}.buffer",
             "no buffer of the transport", buffer.name)
+    require(abs(binding.offset) < OFFSET_MAX if rule.offset else binding.offset == 0,
+            f"{field}.offset", f"below {OFFSET_MAX}" if rule.offset else
+            f"0: {source} is a number of rows, or of what they hold", binding.offset)
     require(binding.constant == 0 or binding.source == contract.CONSTANT, f"{field}.constant",
             "0 unless the source is CONSTANT", binding.constant)
     updates = binding.source in (contract.PAGE_UPDATES, contract.PAGE_UPDATE_COUNT)
@@ -230,9 +243,22 @@ def _check_lengths(
     if program.operation == wire.SPECULATIVE:
         require(exact + limits == 1, f"{field}.bindings",
                 "one length source: QUERY_LENGTH or SPECULATIVE_PREFIX_LIMIT", exact + limits)
+        require(limits == 0 or program.confidence_width == program.draft_tokens,
+                f"{field}: confidence_width", f"{program.draft_tokens}: it allocates prefixes "
+                "under SPECULATIVE_PREFIX_LIMIT by its confidence", program.confidence_width)
     else:
         require(limits == 0, f"{field}.bindings",
                 "SPECULATIVE_PREFIX_LIMIT only on a SPECULATIVE program", limits)
+
+
+def _check_tokens(manifest: wire.ExecutionManifest, program: wire.Program) -> None:
+    """A completion record has a column for every token of a lane."""
+    column = dict(completion_buffers(manifest))[wire.COMPLETION_TOKENS]
+    width = axes(manifest.buffers[column])[1][1]
+    require(width >= program.token_capacity,
+            f"manifest.buffers[{column}] ({manifest.buffers[column].name}).shape",
+            f"at least {program.token_capacity} columns, the tokens of a lane of {program.name}",
+            width)
 
 
 def _prepare_pending(

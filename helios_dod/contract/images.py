@@ -1,6 +1,6 @@
 """ImageSyntax and VisionContract: how pixels become patches and tokens, and room for features."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import isfinite, isqrt
 
 from helios_dod.contract.errors import require
@@ -44,6 +44,8 @@ def prepare_image(model: contract.ModelContract, field: str) -> PreparedImage | 
         for token in ids:
             require(token < model.input_vocabulary, f"{field}.tokens.{name}",
                     f"below the input vocabulary, {model.input_vocabulary}", token)
+    ends = {token for span in spans for token in span}
+    _check_features(model.vocabulary, features, ends | {separator}, f"{field}.tokens")
     return PreparedImage(
         preparation=contract.ImagePreparation.Name(image.preparation).lower(),
         layout=contract.ImageLayout.Name(image.layout).lower(),
@@ -62,6 +64,19 @@ def prepare_image(model: contract.ModelContract, field: str) -> PreparedImage | 
         patches_max=settings.patches_max, side_patches_max=settings.side_patches_max,
         pad_value=settings.pad_value, fixed_features=settings.fixed_features,
         mean=tuple(settings.mean), deviation=tuple(settings.deviation), tensors=tensors)
+
+
+def _check_features(
+    vocabulary: int, features: tuple[int, ...], others: Set[int | None], field: str,
+) -> None:
+    """Ids of features stand for nothing else: no text has them, no span opens or closes by them."""
+    require(len(set(features)) == len(features), f"{field}.feature_tokens", "each once",
+            ", ".join(map(str, features)))
+    for i, token in enumerate(features):
+        require(token >= vocabulary, f"{field}.feature_tokens[{i}]",
+                f"an id beyond the vocabulary, {vocabulary}, which text has", token)
+        require(token not in others, f"{field}.feature_tokens[{i}]",
+                "no separator and no end of a span", token)
 
 
 def _check_settings(image: contract.ImageSyntax, field: str) -> None:

@@ -38,18 +38,26 @@ class SourceRule:
     indexings: Mapping[contract.Indexing, int]  # allowed indexing -> symbol of axis 0 (0: one row)
     layouts: tuple[tuple[int, int | str], ...]  # allowed (dtype, elements of a row, or ELEMENTS)
     version: int = 1  # first contract version that has it
+    operations: tuple[int, ...] = ()  # the only ones whose programs have it; empty: any
+    vision: bool = False  # of models with images alone
+    offset: bool = False  # it may be shifted: a token or a position, no row or count
 
 
-def _lanes(dtype: int = manifest.I32, elements: int | str = 1, version: int = 1) -> SourceRule:
-    return SourceRule(LANE_INDEXINGS, ((dtype, elements),), version)
+def _lanes(dtype: int = manifest.I32, elements: int | str = 1, version: int = 1,
+           operations: tuple[int, ...] = (), vision: bool = False) -> SourceRule:
+    return SourceRule(LANE_INDEXINGS, ((dtype, elements),), version, operations, vision)
 
 
-def _packed(version: int) -> SourceRule:
-    return SourceRule(PACKED_INDEXING, ((manifest.I32, 1),), version)
+def _packed(operations: tuple[int, ...] = (), offset: bool = False) -> SourceRule:
+    return SourceRule(PACKED_INDEXING, ((manifest.I32, 1),), 1, operations, False, offset)
+
+
+def _copied(dtype: int = manifest.I32, elements: int | str = 1) -> SourceRule:
+    return _lanes(dtype, elements, 3, (manifest.SPECULATIVE,))
 
 
 _SCALAR = SourceRule(SCALAR_INDEXING, ((manifest.I32, 1),))
-_PACKED = SourceRule(PACKED_INDEXING, ((manifest.I32, 1),))
+_IMAGE = SourceRule(PACKED_INDEXING, ((manifest.I32, 1),), 3, (), True)
 _F32 = _lanes(manifest.F32)
 _I32 = _lanes()
 
@@ -62,18 +70,20 @@ SOURCES: dict[int, SourceRule] = {
     contract.QUERY_LENGTH: _I32,
     contract.QUERY_START: _I32,
     contract.SAMPLE_ROW: _I32,
-    contract.LANE: _PACKED,
+    contract.LANE: _packed(),
     contract.SPECULATIVE_PREFIX_LIMIT: SourceRule(LANE_INDEXINGS, ((manifest.I32, 1),), version=3),
-    contract.MIXED_PREFILL_ROW: SourceRule(SCALAR_INDEXING, ((manifest.I32, 1),), version=2),
+    contract.MIXED_PREFILL_ROW: SourceRule(
+        SCALAR_INDEXING, ((manifest.I32, 1),), 2, (manifest.MIXED,)),
     contract.SAMPLING_DECISION: _I32,
-    contract.TOKEN: _PACKED,
-    contract.TARGET_TOKEN: _PACKED,
+    contract.TOKEN: _packed(offset=True),
+    contract.TARGET_TOKEN: _packed((manifest.SCORED_PREFILL,), offset=True),
     contract.PENDING_TOKEN: _I32,
-    contract.POSITION: SourceRule(PACKED_INDEXING, ((manifest.I32, 1), (manifest.I32, 3))),
-    contract.CONSUMED: _I32,
-    contract.IMAGE_FEATURE_INDEX: _packed(3),
-    contract.IMAGE_CONTEXT_INDEX: _packed(3),
-    contract.IMAGE_FEATURE_SLOT: _lanes(version=3),
+    contract.POSITION: SourceRule(
+        PACKED_INDEXING, ((manifest.I32, 1), (manifest.I32, 3)), offset=True),
+    contract.CONSUMED: SourceRule(LANE_INDEXINGS, ((manifest.I32, 1),), offset=True),
+    contract.IMAGE_FEATURE_INDEX: _IMAGE,
+    contract.IMAGE_CONTEXT_INDEX: _IMAGE,
+    contract.IMAGE_FEATURE_SLOT: _lanes(version=3, vision=True),
     contract.PAGE_UPDATE_COUNT: _SCALAR,
     contract.PAGE_UPDATES: SourceRule(UPDATES_INDEXING, ((manifest.I32, 3),)),
     contract.PAGE_COPY_COUNT: _SCALAR,
@@ -102,12 +112,12 @@ SOURCES: dict[int, SourceRule] = {
     contract.GENERATED: _I32,
     contract.GRAMMAR_MASK: _lanes(manifest.U32, "mask", version=2),
     contract.CONSTANT: SourceRule(ANY_INDEXING, ((manifest.I32, 1),)),
-    contract.CANDIDATE_TOKENS: _lanes(elements="drafts", version=3),
-    contract.CANDIDATE_COUNT: _lanes(version=3),
-    contract.CANDIDATE_GENERATION: _lanes(version=3),
-    contract.CANDIDATE_ENDPOINT: _lanes(version=3),
-    contract.CANDIDATE_MASKS: _lanes(manifest.U32, "masks", version=3),
+    contract.CANDIDATE_TOKENS: _copied(elements="drafts"),
+    contract.CANDIDATE_COUNT: _copied(),
+    contract.CANDIDATE_GENERATION: _copied(),
+    contract.CANDIDATE_ENDPOINT: _copied(),
+    contract.CANDIDATE_MASKS: _copied(manifest.U32, "masks"),
     contract.IMAGE_TENSOR: SourceRule(
         ANY_INDEXING, ((manifest.F32, "any"), (manifest.F16, "any"), (manifest.BF16, "any"),
-                       (manifest.I32, "any")), version=3),
+                       (manifest.I32, "any")), version=3, vision=True),
 }

@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from helios_dod.contract.decode import decode
-from helios_dod.contract.errors import ContractError
+from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.contract.strict import check_known
 from helios_dod.contract.wire import contract_pb2, core_pb2, manifest_pb2
@@ -52,6 +52,17 @@ class TokenBytes:
     special: np.ndarray  # uint8 [tokens]: decoding with skip_special_tokens omits it
     fallback: np.ndarray  # uint8 [tokens]: a single raw byte
     strip: bool  # the first byte of a text is dropped if it is a space
+
+
+@dataclass(frozen=True)
+class TokenTexts:
+    """All that passes from a core's frontend data to what lies behind the frontend: the texts of
+    tokens, which a grammar that a request brings is applied to. No selector is part of it."""
+
+    tokenizer_json: bytes
+    vocabulary: int  # sampled ids are below
+    eos: tuple[int, ...]
+    delimiters: tuple[str, ...]  # tokens of the output syntax that ordinary text never holds
 
 
 @dataclass(frozen=True)
@@ -120,13 +131,33 @@ class Core:
         return manifest
 
     def prepared(self, manifest: manifest_pb2.ExecutionManifest) -> PreparedContract:
-        """The validated contract. Raises ContractError."""
-        return decode(self.serving, manifest)
+        """The validated contract; every rank and resource that it or the core names is there.
+        Raises ContractError."""
+        prepared = decode(self.serving, manifest)
+        count = max(len(prepared.ranks), 1)
+        weights = {weight.id for weight in self.body.weights}
+        for i, weight in enumerate(self.body.weights):
+            require(weight.rank < count, f"weights[{i}] ({weight.id}).rank",
+                    f"a rank below {count}", weight.rank)
+        modules = {part.id for part in self.body.executables}
+        for part in prepared.ranks:
+            for name, ids, known in (("weights", part.weights, weights),
+                                     ("modules", part.modules, modules)):
+                for id_ in ids:
+                    require(id_ in known, f"manifest.ranks[{part.rank}].{name}",
+                            "resources of the core", id_)
+        return prepared
 
     def tokenizer(self) -> bytes:
         """`tokenizers` JSON."""
         self._check_by_vocabulary(core_pb2.TOKENIZER)
         return self.read(core_pb2.TOKENIZER)
+
+    def token_texts(self) -> TokenTexts:
+        """What a grammar's mask is computed from."""
+        model = self.serving.model
+        return TokenTexts(self.tokenizer(), model.vocabulary, tuple(model.frontend.eos_tokens),
+                          tuple(model.frontend.output.tokens))
 
     def _check_by_vocabulary(self, kind: core_pb2.ResourceKind) -> None:
         most = TOKENS_NBYTES_BASE + TOKEN_NBYTES_MAX * self.serving.model.input_vocabulary

@@ -319,10 +319,21 @@ class Preparer:
     def encoded(self, text: str, field: str) -> list[int]:
         """Token ids. Raises RequestError where the tokenizer gives up on the text."""
         try:
-            return self.encoder.encode(text)
+            return self.of_text(self.encoder.encode(text), field)
         except TokenizerError as error:
             raise RequestError(f"The tokenizer refused '{field}': {error}.", field,
                                "invalid_value") from None
+
+    def of_text(self, ids: list[int], field: str) -> list[int]:
+        """Ids of the vocabulary; beyond it lie only those that stand for an image's features."""
+        image = self.assets.image
+        for token in ids:
+            sentinel = image is not None and token in image.tokens
+            if not 0 <= token < self.assets.vocabulary and not sentinel:
+                raise RequestError(
+                    f"'{field}': token {token} is not below the vocabulary, "
+                    f"{self.assets.vocabulary}.", field, "invalid_value")
+        return ids
 
     def plain_tokens(self, prompt: str | list[int], special: bool, field: str = "prompt",
                      ) -> np.ndarray:
@@ -335,12 +346,8 @@ class Preparer:
             if not ids:
                 ids = list(self.assets.eos[:1])  # an empty text continues nothing
         else:
-            ids = prompt
+            ids = self.of_text(prompt, field)
             for token in ids:
-                if not 0 <= token < self.assets.input_vocabulary:
-                    raise RequestError(
-                        f"'{field}': token {token} is not below the input vocabulary, "
-                        f"{self.assets.input_vocabulary}.", field, "invalid_value")
                 if self.assets.image is not None and token in self.assets.image.tokens:
                     raise RequestError(f"'{field}': token {token} stands for an image, which only "
                                        "messages have.", field, "invalid_value")

@@ -191,13 +191,3 @@ class LibraryWorker:
                 del self.rows[row]
         if answers:
             os.eventfd_write(self._done, 1)
-
-
-def worker_of(core: Any, contract: Any, world: np.ndarray) -> LibraryWorker | None:
-    """What computes grammar masks, where the programs of a cores.reader.Core with its
-    PreparedContract take them."""
-    if not world[0]["settings"]["masked"]:
-        return None
-    frontend = contract.frontend
-    source = Source(core.tokenizer(), contract.vocabulary, frontend.eos_tokens)
-    return LibraryWorker(world, source, tuple(core.serving.model.frontend.output.tokens))

@@ -17,7 +17,8 @@ from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.engine import Engine
 from helios_dod.executors.base import Executor, Geometry
-from helios_dod.grammars.worker import worker_of
+from helios_dod.grammars.library import Source
+from helios_dod.grammars.worker import LibraryWorker
 from helios_dod.progress import format_bytes
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.disk_tier import map_file
@@ -92,6 +93,15 @@ def back_tiers(executor: Executor, selection: Selection) -> None:
     executor.back(selection.memory_pages, disk)
 
 
+def mask_worker(core: Core, world: np.ndarray) -> LibraryWorker | None:
+    """What computes grammar masks, where the programs take them."""
+    if not world[0]["settings"]["masked"]:
+        return None
+    texts = core.token_texts()
+    return LibraryWorker(world, Source(texts.tokenizer_json, texts.vocabulary, texts.eos),
+                         texts.delimiters)
+
+
 @dataclass
 class NativeModel:
     """A loaded core. One rank is served; everything of ranks is a list."""
@@ -139,7 +149,7 @@ class NativeModel:
         first = bind(world, made.contract, made.selection)
         table = made.core.token_bytes()
         install_pieces(world, table.data, table.offsets, table.special, table.strip)
-        worker = worker_of(made.core, made.contract, world)
+        worker = mask_worker(made.core, world)
         phases["world"] = time.perf_counter() - mark
         mark = time.perf_counter()
         loaded = (made.core.weights(trust=trust_weights, progress=progress)

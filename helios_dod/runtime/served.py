@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from helios_dod import terms
 from helios_dod.contract.errors import ContractError
-from helios_dod.contract.prepared import PreparedContract, PreparedProgram
+from helios_dod.contract.prepared import PreparedBinding, PreparedContract, PreparedProgram
 
 PACKED = frozenset(value for name, value in vars(terms).items() if name.startswith("SOURCE_"))
 DEVICE_EXECUTORS = ("cuda",)
@@ -20,6 +20,19 @@ def require_no_rows(program: PreparedProgram, field: str) -> None:
                 f"source {binding.source}, indexing {binding.indexing}")
 
 
+def require_packed(binding: PreparedBinding, field: str) -> None:
+    """Values whose place packing does not know."""
+    physical = binding.indexing == terms.INDEX_PHYSICAL_ROW
+    if physical and binding.source != terms.SOURCE_GRAMMAR_MASK:
+        raise ContractError(f"{field}.indexing", "rows of the submission: packing writes only masks"
+                            " by request slot", "PHYSICAL_ROW")
+    if binding.source == terms.SOURCE_CONSTANT and binding.indexing != terms.INDEX_SCALAR:
+        raise ContractError(f"{field}.indexing", "SCALAR of a CONSTANT", binding.indexing)
+    if binding.indexing == terms.INDEX_PACKED_TOKEN and binding.words != 1:
+        raise ContractError(f"{field}.buffer", "one value a token: positions of one axis",
+                            binding.words)
+
+
 def require_served(contract: PreparedContract, programs: Iterable[int], executor: str) -> None:
     """Raises ContractError for sources that packing does not know and bodies of another device."""
     for index in programs:
@@ -29,6 +42,7 @@ def require_served(contract: PreparedContract, programs: Iterable[int], executor
             if binding.source not in PACKED:
                 raise ContractError(f"{field}.bindings[{i}].source",
                                     "a value that this runtime packs", binding.source)
+            require_packed(binding, f"{field}.bindings[{i}]")
         sources = {binding.source for binding in program.bindings}
         if terms.SOURCE_SPECULATIVE_PREFIX_LIMIT in sources:
             require_no_rows(program, field)

@@ -1,19 +1,37 @@
 """Everything that can be checked of a core without a device: what is signed, what its weights are,
 and that its frontend parts make a frontend that prepares and reads a conversation."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from helios_dod.contract.errors import ContractError
+from helios_dod.contract.errors import ContractError, describe
 from helios_dod.contract.prepared import PreparedContract
+from helios_dod.contract.wire import contract_pb2
 from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import Core
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.requests import RequestError, decode_chat
+from helios_dod.frontend.text import ByteTable
+from helios_dod.ignition.tokenizer import (
+    SPACE,
+    TextRule,
+    byte_of_character,
+    bytes_of,
+    strings_by_id,
+)
 from helios_dod.server.bootstrap import Bootstrap
 from helios_dod.terms import FINISH_EOS
 
-PLAIN_CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
+USER, ASSISTANT, SYSTEM = (
+    {"role": role, "content": text}
+    for role, text in (("user", "Hello"), ("assistant", "Good day."), ("system", "Be brief.")))
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+PLAIN_CHAT = json.dumps({"model": "default", "messages": [USER]}).encode()
+# A template may refuse some of these, but not all.
+CHATS = (PLAIN_CHAT, *(json.dumps({"model": "default", **fields}).encode() for fields in (
+    {"messages": [SYSTEM, USER]}, {"messages": [USER, ASSISTANT, USER]},
+    {"messages": [SYSTEM, USER, ASSISTANT, USER]}, {"messages": [USER], "tools": [TOOL]})))
 
 
 @dataclass(frozen=True)
@@ -39,17 +57,50 @@ def verify(core: Core, progress: Callable[[int], None] | None = None) -> Verifie
 def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
     """Loads tokenizer, template, byte table and output syntax as a worker of a server does, then
     prepares a plain conversation and reads its tokens as if they were an answer."""
-    preparer = Preparer(Bootstrap.of(core, contract).assets)
+    assets = Bootstrap.of(core, contract).assets
+    preparer = Preparer(assets)
+    check_token_bytes(assets.tokenizer_json, assets.byte_table, contract.frontend.text_decoding)
     try:
         chat = preparer.prepare(decode_chat(PLAIN_CHAT), contract.context_tokens)
     except RequestError as error:
+        if preparer.template is not None and not any(map(preparer_renders(preparer), CHATS[1:])):
+            raise ContractError("chat_template", f"a conversation of {len(CHATS)} that it renders",
+                                str(error)) from None
         return Verified(contract, 0, str(error))
     prompt = chat.prompt.tolist()
-    if prompt and max(prompt) >= contract.input_vocabulary:
-        raise ContractError("tokenizer", f"ids below the input vocabulary, "
-                            f"{contract.input_vocabulary}", max(prompt))
     for reading in chat.readings:
         for i, token in enumerate(prompt):
             reading.token(token, i + 1)
         reading.finish(FINISH_EOS, len(prompt))
     return Verified(contract, len(prompt), "")
+
+
+def preparer_renders(preparer: Preparer) -> Callable[[bytes], bool]:
+    """Whether a template makes a prompt of a conversation."""
+    def renders(body: bytes) -> bool:
+        try:
+            preparer.prompt_tokens(decode_chat(body))
+        except RequestError:
+            return False
+        return True
+
+    return renders
+
+
+def check_token_bytes(tokenizer_json: bytes, table: ByteTable, decoding: int) -> None:
+    """Raises ContractError unless a byte table has the bytes of the tokenizer's own vocabulary.
+
+    A U+2581 may stand for itself or for a space, as decoders that are not read here have it."""
+    alphabet = byte_of_character()
+    kind = (contract_pb2.BYTE_LEVEL if decoding == contract_pb2.BYTE_LEVEL
+            else contract_pb2.BYTE_FALLBACK)
+    rules = [TextRule(kind, False, space, True) for space in (None, SPACE)]
+    strings = strings_by_id(json.loads(tokenizer_json))
+    data = table.data.tobytes()
+    for token in range(len(table)):
+        got = data[table.offsets[token]:table.offsets[token + 1]]
+        text = strings.get(token)
+        wanted = [b""] if text is None else [bytes_of(text, rule, alphabet)[0] for rule in rules]
+        if got not in wanted:
+            raise ContractError(f"token_bytes[{token}]", f"{describe(wanted[0])}, the bytes of "
+                                f"{describe(text or '')} in the tokenizer", got)
