@@ -159,10 +159,10 @@ def test_sealed_chunks_belong_to_their_place(tmp_path):
 
 
 def test_padding_is_zero(tmp_path):
-    prepared = make_prepared()
-    buffer = next(b for b in prepared.manifest.buffers if b.name == "embedding")
-    buffer.shape[0].multiplier, buffer.resource_nbytes = 15, 240
-    with pytest.raises(CoreError, match=r"byte 24\d: padding that is not zero"):
+    prepared = make_prepared(1024)
+    buffer = next(b for b in prepared.manifest.buffers if b.name == "rest")
+    buffer.shape[0].multiplier = buffer.resource_nbytes = 688
+    with pytest.raises(CoreError, match=r"byte 10\d\d: padding that is not zero"):
         write_core(prepared, tmp_path / "bad.core", Publisher(KEY, "tests"))
         load(tmp_path / "bad.core")
 

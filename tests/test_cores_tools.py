@@ -121,10 +121,34 @@ def test_verify_runs_the_frontend_parts(capsys, tmp_path, make, problem):
 def test_verify_says_what_a_conversation_comes_to(capsys, tmp_path):
     core = write(tmp_path, whole(3))
     assert json.loads(run(capsys, "verify", core, "--json")[1])["prompt_tokens"] == 10
-    refusing = replace(whole(3), chat_template="{{ raise_exception('system first') }}")
+    refusing = replace(whole(3), chat_template="{% if messages[0].role != 'system' %}"
+                       "{{ raise_exception('system first') }}{% endif %}{{ messages[1].content }}")
     core = write(tmp_path, refusing, "refusing.core")
     status, out, _ = run(capsys, "verify", core)
     assert status == 0 and "refuses a plain conversation: " in out and "system first" in out
+
+
+@pytest.mark.parametrize("template, problem", [
+    ("{{ raise_exception('never') }}", "a conversation of 5 that it renders, got "),
+    ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    ("{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}",
+     "more than 0.2 seconds")])
+def test_a_template_that_renders_nothing_is_not_verified(
+        capsys, tmp_path, monkeypatch, template, problem):
+    monkeypatch.setattr("helios_dod.frontend.template.RENDER_SECONDS_MAX", 0.2)
+    core = write(tmp_path, replace(whole(3), chat_template=template))
+    status, _, err = run(capsys, "verify", core)
+    assert status == 1 and "chat_template: expected" in err and problem in err
+
+
+def test_a_byte_table_of_another_tokenizer_is_not_verified(capsys, tmp_path):
+    prepared = whole(3)
+    data = bytearray(prepared.token_bytes.data)
+    data[3] = ord("x")
+    prepared.token_bytes.data = bytes(data)
+    status, _, err = run(capsys, "verify", write(tmp_path, prepared))
+    assert status == 1
+    assert "token_bytes[3]: expected b'd', the bytes of d in the tokenizer, got b'x'" in err
 
 
 @pytest.mark.parametrize("carrier", ["logical-6", "logical-4"])

@@ -115,13 +115,18 @@ def test_ranks_beyond_one_are_refused_by_name(tmp_path):
 
 
 def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
-    def image(manifest, serving):
-        index = add_buffer(manifest, "features", wire.STAGING, wire.I32, (wire.PACKED, 1))
-        serving.model.graphs[2].bindings.add(
-            buffer=index, source=contract.IMAGE_FEATURE_INDEX, indexing=contract.PACKED_TOKEN)
+    def bound(field, source, indexing, *shape):
+        def change(manifest, serving):
+            index = add_buffer(manifest, "more", wire.STAGING, wire.I32, *shape)
+            serving.model.graphs[2].bindings.add(buffer=index, source=source, indexing=indexing)
 
-    with pytest.raises(ContractError, match=r"\(prefill\)\.bindings\[12\]\.source"):
-        NativeModel.load(make(tmp_path, image), OPTIONS, Recorder())
+        with pytest.raises(ContractError, match=rf"\(prefill\)\.bindings\[12\]\.{field}"):
+            NativeModel.load(make(tmp_path, change), OPTIONS, Recorder())
+
+    bound("source", contract.SAMPLING_DECISION, contract.ACTIVE_ROW, (wire.LANES, 1))
+    bound("indexing", contract.CONSUMED, contract.PHYSICAL_ROW, (wire.SLOTS, 1))
+    bound("indexing", contract.CONSTANT, contract.ACTIVE_ROW, (wire.LANES, 1))
+    bound("buffer", contract.POSITION, contract.PACKED_TOKEN, (wire.PACKED, 1), 3)
 
     def device(manifest, serving):
         nodes = manifest.cuda_bodies.add().nodes

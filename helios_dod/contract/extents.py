@@ -48,7 +48,6 @@ class Extents:
         self.bounds = {  # values of a kind are below, before their offset
             "slot": self.slots, "lane": self.batch, "packed row": self.packed,
             "token": model.vocabulary,  # input ids beyond it stand for images, and are no text
-            "vocabulary": model.vocabulary,
             "position": serving.context_tokens}
 
     def holds(self, axis: Axis, domain: str) -> bool:

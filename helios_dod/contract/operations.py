@@ -131,10 +131,10 @@ _DECLARED = {
         read    repetition                  @slot     1         f32
         read    presence                    @slot     1         f32
         read    frequency                   @slot     1         f32
-        index   bias_tokens                 @slot     >=biases  i32      vocabulary
+        index   bias_tokens                 @slot     >=biases  i32      token
         read    bias_values                 @slot     >=biases  f32
         index   bias_count                  @slot     1         i32      bias_count
-        index   stop_tokens                 @slot     any       i32      vocabulary?
+        index   stop_tokens                 @slot     any       i32      token?
         index   minimum                     @slot     1         i32      any
         index   generated                   @slot     1         i32      any
         update  status                      @slot     1         i32      number
@@ -150,18 +150,18 @@ _DECLARED = {
         index   position                    @sample_row  1      i32      any
         index   sample_row                  rows      1         i32      rows
         index   top_count                   @slot     1         i32      any
-        write   output                      rows      1         i32      vocabulary?
+        write   output                      rows      1         i32      token?
         report  logprob                     reports   1         f32
-        report  top_tokens                  reports   >=top     i32      vocabulary
+        report  top_tokens                  reports   >=top     i32      token
         report  top_logprobs                reports   >=top     f32
         update  status                      @slot     1         i32      number""",
     "advance": """
-        index   sampled                     lanes     1         i32      vocabulary?
+        index   sampled                     lanes     1         i32      token?
         index   slot                        lanes     1         i32      rows
         index   generation                  lanes     1         i32      any
         index   consumed                    lanes     1         i32      any
         index   query_length                lanes     1         i32      any
-        write   pending                     @slot     1         i32      vocabulary
+        write   pending                     @slot     1         i32      token
         update  histogram                   @slot     vocabulary  i32    number
         update  generated                   @slot     1         i32      number
         index   limit                       @slot     1         i32      any

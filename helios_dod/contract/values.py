@@ -6,8 +6,7 @@ added, so that an index that an operation reads is known to lie in what it index
 
     slot, lane, packed row, sample row     number of such a row (a sample row only where a lane
     state row, snapshot row                samples; a snapshot row may be -1)
-    token, vocabulary                      an id below the input vocabulary, or the vocabulary;
-    token?, vocabulary?                    the same, or -1
+    token, token?                          an id below the vocabulary; the same, or -1
     position                               of a token in its text
     start, length, consumed                a lane's packed rows and endpoint, as the host staged
     drawn start, drawn length              them; the same in a Draft's own rows
@@ -36,8 +35,8 @@ SOURCE_VALUES = {
     contract.RESTORE_SOURCE: "snapshot row", contract.SNAPSHOT_DESTINATION: "snapshot row",
     contract.PAGE_UPDATE_COUNT: "update count", contract.PAGE_UPDATES: "updates",
     contract.PAGE_COPY_COUNT: "copy count", contract.PAGE_COPIES: "copies",
-    contract.BIAS_COUNT: "bias count", contract.BIAS_TOKENS: "vocabulary",
-    contract.STOP_TOKENS: "vocabulary?", contract.CANDIDATE_COUNT: "candidates",
+    contract.BIAS_COUNT: "bias count", contract.BIAS_TOKENS: "token",
+    contract.STOP_TOKENS: "token?", contract.CANDIDATE_COUNT: "candidates",
     contract.CANDIDATE_TOKENS: "token"}
 # Programs whose lanes all take tokens that the host knows.
 KNOWN_TOKENS = (wire.INITIALIZE, wire.RESTORE, wire.PREFILL, wire.SCORED_PREFILL, wire.RESUME)
@@ -49,18 +48,17 @@ COPIED = {"start": "number", "length": "number", "consumed": "number", "sample r
 # What a Draft keeps in the columns of its rows (proto Draft).
 TARGET_ROWS = ("token", "slot", "packed row")
 DRAWN_LANES = ("token", "position", "slot", "drawn start", "drawn length", "lane", "one",
-               "vocabulary?")
+               "token?")
 COLUMNS = {"target_rows": TARGET_ROWS, "drawn_lanes": DRAWN_LANES}
 # What an operand may be, beside 0: by the `values` of operations.py.
 ALLOWED = {
     "slot": {"slot"}, "position": {"position"}, "start": {"start", "lane"},
-    "length": {"length", "constant"}, "consumed": {"consumed"}, "token": {"token", "vocabulary"},
-    "token?": {"token?", "token", "vocabulary", "vocabulary?"}, "vocabulary": {"vocabulary"},
-    "vocabulary?": {"vocabulary", "vocabulary?"}, "bias_count": {"bias count"},
+    "length": {"length", "constant"}, "consumed": {"consumed"}, "token": {"token"},
+    "token?": {"token?", "token"}, "bias_count": {"bias count"},
     "update_count": {"update count"}, "updates": {"updates"}, "copy_count": {"copy count"},
     "copies": {"copies"}, "candidates": {"candidates"}, "page": {"page"},
-    "rows": {"slot", "lane", "packed row", "sample row", "state row", "token", "vocabulary",
-             "position", "constant"},
+    "rows": {"slot", "lane", "packed row", "sample row", "state row", "token", "position",
+             "constant"},
     "rows?": {"state row", "snapshot row", "slot", "constant"}}
 MINUS_ONE = Value("constant", -1)
 
