@@ -123,6 +123,11 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
         with pytest.raises(ContractError, match=rf"\(prefill\)\.bindings\[12\]\.{field}"):
             NativeModel.load(make(tmp_path, change), OPTIONS, Recorder())
 
+    def pages(manifest, serving):
+        serving.model.cache.page_tokens = 32
+
+    with pytest.raises(ContractError, match="page_tokens: expected at most 16"):
+        NativeModel.load(make(tmp_path, pages), OPTIONS, Recorder())
     bound("source", contract.SAMPLING_DECISION, contract.ACTIVE_ROW, (wire.LANES, 1))
     bound("indexing", contract.CONSUMED, contract.PHYSICAL_ROW, (wire.SLOTS, 1))
     bound("indexing", contract.CONSTANT, contract.ACTIVE_ROW, (wire.LANES, 1))
