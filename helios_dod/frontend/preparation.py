@@ -325,11 +325,10 @@ class Preparer:
                                "invalid_value") from None
 
     def of_text(self, ids: list[int], field: str) -> list[int]:
-        """Ids of the vocabulary; beyond it lie only those that stand for an image's features."""
-        image = self.assets.image
+        """Ids of the vocabulary; beyond it lie only those that an image brings with it."""
+        brought = self.assets.image.reserved if self.assets.image else frozenset()
         for token in ids:
-            sentinel = image is not None and token in image.tokens
-            if not 0 <= token < self.assets.vocabulary and not sentinel:
+            if not 0 <= token < self.assets.vocabulary and token not in brought:
                 raise RequestError(
                     f"'{field}': token {token} is not below the vocabulary, "
                     f"{self.assets.vocabulary}.", field, "invalid_value")

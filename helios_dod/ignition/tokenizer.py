@@ -2,15 +2,20 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import core_pb2
+from helios_dod.frontend.token_text import (
+    SPACE,
+    added_ids,
+    byte_of_character,
+    level_bytes,
+    raw_byte,
+    strings_by_id,
+)
 from helios_dod.ignition.prepared import PreparationError
-
-SPACE = "\u2581"  # SentencePiece writes a space as this
 
 
 @dataclass(frozen=True)
@@ -49,48 +54,13 @@ def text_rule(tokenizer_json: bytes) -> TextRule:
     return TextRule(contract.BYTE_FALLBACK, strip, space, "ByteFallback" in kinds)
 
 
-def byte_of_character() -> dict[str, int]:
-    """Byte-level BPE's alphabet: printable Latin-1 stands for itself, other bytes for U+0100 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + n): byte for n, byte in enumerate(others)
-    }
-
-
-def added_ids(document: dict[str, Any]) -> dict[int, tuple[str, bool]]:
-    """Id -> (text, special) of the tokens beside the model's vocabulary."""
-    return {
-        entry["id"]: (entry["content"], bool(entry["special"]))
-        for entry in document.get("added_tokens", [])
-    }
-
-
-def strings_by_id(document: dict[str, Any]) -> dict[int, str]:
-    """Id -> token string. Vocabularies are a map, or a list of (string, score)."""
-    vocabulary = document["model"]["vocab"]
-    pairs = (
-        vocabulary.items()
-        if isinstance(vocabulary, dict)
-        else ((entry[0], index) for index, entry in enumerate(vocabulary))
-    )
-    return {index: text for text, index in pairs} | {
-        index: text for index, (text, _) in added_ids(document).items()
-    }
-
-
 def bytes_of(text: str, rule: TextRule, alphabet: dict[str, int]) -> tuple[bytes, bool]:
     """Bytes of a token string, and whether it is one raw byte."""
     if rule.decoding == contract.BYTE_LEVEL:
-        codes = [alphabet.get(character) for character in text]
-        return (
-            text.encode() if None in codes else bytes(code for code in codes if code is not None)
-        ), False
-    if rule.byte_fallback and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        try:
-            return bytes([int(text[3:5], 16)]), True
-        except ValueError:
-            pass
+        return level_bytes(text, alphabet), False
+    byte = raw_byte(text) if rule.byte_fallback else None
+    if byte is not None:
+        return bytes([byte]), True
     return (text.replace(rule.space, " ") if rule.space else text).encode(), False
 
 

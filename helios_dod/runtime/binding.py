@@ -12,6 +12,7 @@ from helios_dod.runtime.selection import Selection
 from helios_dod.tables.drafts import HOPE
 from helios_dod.terms import (
     OP_DECODE,
+    OP_IMAGE_ENCODE,
     OP_MIXED,
     OP_PREFILL,
     OP_SCORED_PREFILL,
@@ -174,8 +175,9 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["page_tokens"] = geometry.page_tokens
     settings["context_tokens"] = selection.context_tokens
     settings["vocabulary"] = contract.vocabulary
-    # Ids beyond the vocabulary stand for an image's features, which nothing packs.
-    settings["input_vocabulary"] = contract.vocabulary
+    # Ids beyond the vocabulary stand for an image's features: without an encoder none are there.
+    encodes = any(contract.programs[i].operation == OP_IMAGE_ENCODE for i in selection.programs)
+    settings["input_vocabulary"] = contract.input_vocabulary if encodes else contract.vocabulary
     settings["slot_count"] = geometry.slots
     settings["prefill_tokens"] = selection.prefill_tokens
     settings["span_tokens"] = longest_span(contract, selection)

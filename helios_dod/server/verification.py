@@ -5,21 +5,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from helios_dod.contract.errors import ContractError, describe
+from helios_dod.contract.errors import ContractError
 from helios_dod.contract.prepared import PreparedContract
-from helios_dod.contract.wire import contract_pb2
 from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import Core
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.requests import RequestError, decode_chat
-from helios_dod.frontend.text import ByteTable
-from helios_dod.ignition.tokenizer import (
-    SPACE,
-    TextRule,
-    byte_of_character,
-    bytes_of,
-    strings_by_id,
-)
+from helios_dod.frontend.token_text import check_token_bytes
 from helios_dod.server.bootstrap import Bootstrap
 from helios_dod.terms import FINISH_EOS
 
@@ -85,22 +77,3 @@ def preparer_renders(preparer: Preparer) -> Callable[[bytes], bool]:
         return True
 
     return renders
-
-
-def check_token_bytes(tokenizer_json: bytes, table: ByteTable, decoding: int) -> None:
-    """Raises ContractError unless a byte table has the bytes of the tokenizer's own vocabulary.
-
-    A U+2581 may stand for itself or for a space, as decoders that are not read here have it."""
-    alphabet = byte_of_character()
-    kind = (contract_pb2.BYTE_LEVEL if decoding == contract_pb2.BYTE_LEVEL
-            else contract_pb2.BYTE_FALLBACK)
-    rules = [TextRule(kind, False, space, True) for space in (None, SPACE)]
-    strings = strings_by_id(json.loads(tokenizer_json))
-    data = table.data.tobytes()
-    for token in range(len(table)):
-        got = data[table.offsets[token]:table.offsets[token + 1]]
-        text = strings.get(token)
-        wanted = [b""] if text is None else [bytes_of(text, rule, alphabet)[0] for rule in rules]
-        if got not in wanted:
-            raise ContractError(f"token_bytes[{token}]", f"{describe(wanted[0])}, the bytes of "
-                                f"{describe(text or '')} in the tokenizer", got)
