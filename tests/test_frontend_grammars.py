@@ -15,7 +15,6 @@ from helios_dod.frontend.grammars.structured import answer_of
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
-from helios_dod.frontend.output.syntax import ElementSyntax
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Start
 from helios_dod.frontend.requests import ChatRequest, RequestError, decode_chat
 from helios_dod.grammars.library import decode, limits
@@ -27,8 +26,7 @@ WEATHER = {
                    "note": {"type": "string", "maxLength": 4}, "exact": {"type": "boolean"}}}
 TOOLS = {"weather": WEATHER, "stop": {"type": "object", "properties": {},
                                       "additionalProperties": False}}
-CALLING = [name for name, syntax in CATALOG.items()
-           if syntax.tool is not None and not isinstance(syntax.tool, ElementSyntax)]
+CALLING = [name for name, syntax in CATALOG.items() if syntax.tool is not None]
 STEPS_MAX = 600
 
 
@@ -160,6 +158,70 @@ def test_a_structured_answer_in_frames(name):
                 assert content in ("yes", "no") and not made
                 complete += 1
         assert complete >= 4
+
+
+@pytest.mark.parametrize("start", [Start.CONTENT, Start.REASONING, Start.RESPONSE])
+def test_channels_of_an_element_stream(start):
+    """From wherever the prompt left it: a constrained answer, or calls instead of it."""
+    letters, bound = vocabulary_of("xtml")
+    request = ChatRequest(model="m", messages=[])
+    request.guided_choice = ["yes", "<|close|>"]
+    answer = answer_of(request)
+    for demand, answers in ((Demand(answer=answer), True), (calls(), False),
+                            (Demand(answer=answer, calls=calls(False).calls), None),
+                            (calls(False), None)):
+        data = Envelope(bound, start, False, False).text(demand)
+        seen = set()
+        for seed in range(8):
+            tokens = letters.draw(data, seed)
+            if tokens:
+                content, _, made = read(bound, tokens, letters.tokens, start)
+                seen.add(bool(made))
+                assert demand.answer is None or made or content in ("yes", "<|close|>")
+                assert not (made and demand.answer is not None and content)
+        assert seen == ({True, False} if answers is None else {not answers})
+
+
+UNIONS = {
+    "type": "object", "required": ["a", "b", 'q"&'], "$defs": {"n": {"type": ["integer", "null"]}},
+    "properties": {"a": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "string", "maxLength": 2}]},
+                   "b": {"enum": ["", "x", 3, None, [1]]},
+                   "c": {"allOf": [{"type": "boolean"}, {"const": True}]},
+                   'q"&': {"type": "object", "properties": {"k": {"type": "number"}},
+                           "additionalProperties": False}}}
+
+
+def test_types_of_an_element_are_those_of_its_schema():
+    """Unions become one element of several types; attributes are escaped."""
+    letters, bound = vocabulary_of("xtml")
+    tools = (CallTool("weather", UNIONS, True, "tools[0].function"),)
+    data = Envelope(bound, Start.RESPONSE, False, False).text(
+        Demand(calls=Calls(tools, False, "tool_choice"), calls_required=True))
+    kinds = set()
+    for seed in range(30):
+        tokens = letters.draw(data, seed)
+        if not tokens:
+            continue
+        text = b"".join(letters.tokens[token] for token in tokens).decode()
+        assert 'key="q&quot;&amp;" type="object"' in text
+        _, _, ((name, arguments),) = read(bound, tokens, letters.tokens, Start.RESPONSE)
+        assert name == "weather"
+        jsonschema.validate(arguments, UNIONS)
+        kinds |= {type(arguments["a"]), type(arguments["b"]), type(arguments.get("c"))}
+    assert kinds >= {int, str, type(None), list, bool}
+
+
+def test_an_empty_word_of_an_enum():
+    """It is one of the words, also where values stand as plain text."""
+    letters, bound = vocabulary_of("function_tag_lines")
+    schema = {"type": "object", "required": ["e"], "properties": {"e": {"enum": ["", "on"]}}}
+    data = Envelope(bound, Start.CONTENT, False, False).text(Demand(calls=Calls(
+        (CallTool("f", schema, True, "tools[0].function"),), False, "tool_choice"),
+        calls_required=True))
+    found = {b"".join(letters.tokens[token] for token in letters.draw(data, seed)).decode()
+             .partition("<parameter=e>")[2].partition("</parameter>")[0].strip("\n")
+             for seed in range(16)}
+    assert found <= {"", "on"} and "on" in found
 
 
 @pytest.mark.parametrize("budget", [0, 5])

@@ -50,7 +50,7 @@ class Calls:
             return writer.paired(tool)
         if isinstance(tool, FrameSyntax):
             return writer.framed(tool)
-        raise refuse(self.field, "cannot be enforced in this model's tool syntax")
+        raise AssertionError("an element stream's calls are written by grammars.elements")
 
 
 class Writer:
@@ -169,8 +169,10 @@ class Writer:
             return f"{self.schema(f'{rule}_json', tool, schema)} {self.literal(close)}"
         words = enumerated(schema)
         if words:
-            options = " | ".join(self.literal(word) for word in words)
-            return f"({options}) {self.literal(close)}"
+            options = " | ".join(self.literal(word) for word in words if word)
+            empty = "?" if "" in words else ""
+            chosen = f"({options}){empty} " if options else ""
+            return f"{chosen}{self.literal(close)}"
         found = resolved(tool, schema)
         low, high = text_bounds(tool, found if isinstance(found, dict) else {})
         pattern = f"/(.|\\n){{{low},{high}}}/" if (low, high) != (0, "") else "/(.|\\n)*/"
@@ -267,5 +269,5 @@ def enumerated(schema: Any) -> list[str]:
     if not isinstance(schema, dict):
         return []
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    words = [value for value in values if isinstance(value, str) and value]
+    words = [value for value in values if isinstance(value, str)]
     return words if len(words) == len(values) else []

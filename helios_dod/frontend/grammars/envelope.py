@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from helios_dod.frontend.grammars.calls import Calls
+from helios_dod.frontend.grammars.calls import Calls, Writer
+from helios_dod.frontend.grammars.elements import channels, element_calls
 from helios_dod.frontend.grammars.spelling import literal
 from helios_dod.frontend.grammars.structured import Answer
 from helios_dod.frontend.output.marks import Bound
-from helios_dod.frontend.output.syntax import FrameSyntax, ThinkSyntax
+from helios_dod.frontend.output.syntax import ElementSyntax, FrameSyntax, ThinkSyntax
 from helios_dod.frontend.output.terms import Start
 from helios_dod.grammars.library import Text, encode
 
@@ -49,11 +50,13 @@ class Envelope:
     def text(self, demand: Demand) -> bytes:
         """The bytes for `Submission.grammar`."""
         syntax = None if self.bound is None else self.bound.syntax
-        body = self.body(demand)
-        if syntax is not None and isinstance(syntax.tool, FrameSyntax):
-            start = self.framed(syntax.tool, demand, body)
+        if syntax is not None and isinstance(syntax.tool, ElementSyntax):
+            start = self.elements(syntax.tool, demand)
+        elif syntax is not None and isinstance(syntax.tool, FrameSyntax):
+            start = self.framed(syntax.tool, demand, self.body(demand))
         else:
-            start = self.thinking(syntax.think if syntax else None, demand) + " " + body
+            reasoning = self.thinking(syntax.think if syntax else None, demand)
+            start = f"{reasoning} {self.body(demand)}"
         lark = "\n".join([f"start: {start}", *self.rules, f"ANYTEXT: {ANY_TEXT}"])
         grammars = [{"name": "output", "lark_grammar": lark}, *self.others]
         delimiters = () if self.bound is None else tuple(self.bound.atoms)
@@ -130,6 +133,19 @@ class Envelope:
         first, *rest = answer.grammars
         self.others += [{"name": "answer", **first}, *rest]
         return '" "? @answer' if self.strip_leading_space else "@answer"
+
+    # an element stream
+
+    def elements(self, syntax: ElementSyntax, demand: Demand) -> str:
+        """Its channels: reasoning, the answer, calls."""
+        assert self.bound is not None
+        answer = calls = ""
+        if demand.answer is not None and not demand.calls_required:
+            answer = self.answer(demand.answer)
+        if demand.calls is not None:
+            calls = element_calls(Writer(self.bound, self.rules, self.others, demand.calls), syntax)
+        return channels(self.bound, syntax, self.start, self.rules, answer, calls,
+                        demand.calls_required)
 
     # messages to recipients
 
