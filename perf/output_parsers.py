@@ -1,6 +1,8 @@
 """Cost of output parsing: time a token in each place, and time for 1 MiB against 64 KiB.
 
     python perf/output_parsers.py           microseconds a token, decoding included, on one core
+    python perf/output_parsers.py served    the same from a worker's events on: the demo model's
+                                            tokens, through what gates and reads them
     python perf/output_parsers.py linear    (1 MiB / 64 KiB) / 16 for patterns that are held back
 
 Times are of the process (other load does not count). Median: of single calls, clock included.
@@ -12,10 +14,16 @@ import statistics
 import sys
 import time
 
+from helios_dod.cores.demo import demo_core
 from helios_dod.frontend.output.cases import CaseTokenizer
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.terms import Start
+from helios_dod.frontend.prompt import PromptEncoder
+from helios_dod.frontend.reading import Readers
+from helios_dod.frontend.syntaxes import compose
+from helios_dod.server.bootstrap import load_assets
+from helios_dod.terms import TEXT_ALL
 
 TOOLS = {"f": {"type": "object", "properties": {"x": {"type": "string"}}}}
 PROSE = ("The quick brown fox jumps over the lazy dog, and then reads a long report about the "
@@ -94,6 +102,32 @@ def times(name: str, start: Start, before: str, tokens: list[bytes]) -> tuple[fl
     return min(medians) / 1e3, min(means) / 1e3
 
 
+def served(stops: bool) -> None:
+    """Median and mean of one call of `Reading.token`, over published text tokens. stops: with stop
+    strings, when the text that may be shown is counted in bytes."""
+    assets = load_assets(demo_core())
+    readers = Readers(compose("function_tags", "think_tags"), assets.byte_table, False)
+    encode = PromptEncoder(assets.tokenizer_json).encode
+    table = assets.byte_table
+    for place, before in (("content", "Hello"), ("reasoning", "<think>Hello"),
+                          ("argument", "<tool_call>\n<function=f>\n<parameter=x>\nA")):
+        medians, means, tokens = [], [], encode(PROSE)
+        for _ in range(7):
+            (reading,) = readers.readings([], TOOLS, [1], strings=stops)
+            count = size = 0
+            single = []
+            for token in encode(before) + tokens:
+                count, size = count + 1, size + len(table.token(token))
+                shown = size if stops else TEXT_ALL
+                begin = time.perf_counter_ns()
+                reading.token(token, count, shown)
+                single.append(time.perf_counter_ns() - begin)
+            medians.append(statistics.median(single[-len(tokens):]))
+            means.append(statistics.fmean(single[-len(tokens):]))
+        print(f"{place:10} {'with stop strings' if stops else '':18}"
+              f"median {min(medians) / 1e3:5.2f} us   mean {min(means) / 1e3:5.2f} us")
+
+
 def seconds(name: str, start: Start, before: str, unit: str, size: int, tries: int) -> float:
     """Process time for `size` bytes of a repeated pattern, one byte a token."""
     tokenizer = CaseTokenizer(CATALOG[name])
@@ -117,6 +151,10 @@ def main() -> None:
             large = seconds(name, start, before, unit, 1 << 20, 2)
             print(f"{name:18} {unit!r:32} {large / small / 16:5.2f}   "
                   f"{large / (1 << 20) * 1e6:5.2f} us a byte")
+        return
+    if "served" in sys.argv[1:]:
+        served(False)
+        served(True)
         return
     for place, name, start, before, tokens in PLACES:
         median, mean = times(name, start, before, tokens)

@@ -22,6 +22,16 @@ class Hold:
         self.pieces: deque[tuple[int, bytes]] = deque()
         self.fed = 0  # bytes of text that the parser has
 
+    def pass_through(self, token: int, end: int) -> Sequence[Event] | None:
+        """Events of a token whose text may be shown at once, up to byte `end`; None: take it."""
+        if self.pieces or token in self.parser.symbols:
+            return None
+        text = self.stream.whole(token)
+        if text is None or self.fed + len(text) > end:
+            return None
+        self.fed += len(text)
+        return self.parser.feed(TEXT, text)
+
     def take(self, token: int) -> None:
         """One more token that may be shown, but for the stops in its text."""
         if token not in self.parser.symbols:

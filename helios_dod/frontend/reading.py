@@ -46,9 +46,11 @@ class Reading:
     def token(self, token: int, shown: int, text: int = TEXT_ALL) -> Sequence[Event]:
         """What one more token decides. shown: how many tokens may be shown by now; text: and how
         many bytes of their text."""
-        if self.hold is None and not self.waiting and self.fed < shown:
-            self.fed += 1
-            return self.kept(self.feed(token))
+        if not self.waiting and self.fed < shown:
+            said = self.feed(token) if self.hold is None else self.hold.pass_through(token, text)
+            if said is not None:
+                self.fed += 1
+                return self.kept(said)
         self.waiting.append(token)
         return self.kept(self.advance(shown, text))
 

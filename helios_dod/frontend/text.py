@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from helios_dod.decoding import NEED, put_replacement, put_text, put_token
+from helios_dod.decoding import NEED, STARTED, put_replacement, put_text, put_token
 from helios_dod.limits import (
     DECODED_MAX,
     DECODING_WORDS,
@@ -66,6 +66,24 @@ class ByteTable:
         """Whether text has anything of a token."""
         return 0 <= index < len(self) and not self.special[index] and (
             bool(self.offsets[index] < self.offsets[index + 1]))
+
+    @cached_property
+    def seen(self) -> dict[int, bytes | None]:
+        """What `whole` has found so far."""
+        return {}
+
+    def whole(self, index: int) -> bytes | None:
+        """A token's text where it is whole characters; None where there is none, or where the
+        tokens around it decide too."""
+        if index not in self.seen:
+            data = self.token(index) if self.shows(index) else None
+            try:
+                if data is not None:
+                    data.decode()
+            except UnicodeDecodeError:
+                data = None
+            self.seen[index] = data
+        return self.seen[index]
 
     @cached_property
     def token_bytes_max(self) -> int:
@@ -199,6 +217,12 @@ class TextStream:
     def __init__(self, table: ByteTable, strip_leading_space: bool) -> None:
         self.table, self.strip = table, strip_leading_space
         self.state = np.zeros(DECODING_WORDS, np.int32)
+
+    def whole(self, token: int) -> bytes | None:
+        """What a token adds, if it is whole characters and nothing waits for it; None: feed it."""
+        if self.state[NEED] or not self.state[STARTED]:
+            return None
+        return self.table.whole(token)
 
     def feed(self, tokens: Sequence[int], last: bool = False, escape: bool = False) -> bytes:
         """UTF-8 that these tokens decide; last: and all that was held."""
