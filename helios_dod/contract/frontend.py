@@ -151,5 +151,6 @@ def _prepare_boundaries(
                 "at least one role, each once", ", ".join(roles) or "none")
         for role in roles:
             require(role in ROLES, f"{field}[{i}].roles", " or ".join(ROLES), role)
-        made.append(PreparedBoundary(roles, boundary.constraint))
+        name = contract.RenderConstraint.Name(boundary.constraint).lower()
+        made.append(PreparedBoundary(roles, name))
     return tuple(made)

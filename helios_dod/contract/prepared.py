@@ -226,7 +226,7 @@ class PreparedBoundary:
     """Where a rendered prompt may be cut so that its prefix is shared."""
 
     roles: tuple[str, ...]
-    constraint: int
+    constraint: str  # the name of its RenderConstraint, in small letters
 
 
 @dataclass(frozen=True)

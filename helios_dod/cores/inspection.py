@@ -98,7 +98,7 @@ def _describe_frontend(prepared: PreparedContract) -> dict[str, Any]:
         "template_tokens": dict(frontend.template_tokens),
         "prefix_boundaries": [{
             "roles": list(boundary.roles),
-            "constraint": contract_pb2.RenderConstraint.Name(boundary.constraint).lower(),
+            "constraint": boundary.constraint,
         } for boundary in frontend.prefix_boundaries],
         "image": None if image is None else {
             "preparation": image.preparation, "layout": image.layout,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from helios_dod.frontend.boundaries import Boundary
 from helios_dod.frontend.images.syntax import ImageSyntax
 from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.frontend.text import ByteTable
@@ -41,4 +42,5 @@ class Assets:
     output: OutputSyntax | None = None  # None: all output is text
     masks: bool = False  # the programs take grammar masks
     image: ImageSyntax | None = None  # None: the model takes no images
+    boundaries: tuple[Boundary, ...] = ()  # where a prompt's prefix may be shared
     image_encoder: bool = False  # the engine makes features of images

@@ -2,8 +2,9 @@
 
 import gc
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ import numpy as np
 from helios_dod.edges import Submission
 from helios_dod.errors import UserError
 from helios_dod.frontend.assets import Assets
+from helios_dod.frontend.boundaries import boundary_places
 from helios_dod.frontend.completions import CompletionRequest, common_of, prompts_of
 from helios_dod.frontend.grammars.constrainer import Constrainer
 from helios_dod.frontend.grammars.structured import answer_of
@@ -31,7 +33,7 @@ from helios_dod.frontend.reading import Readers, Reading
 from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.frontend.sandbox import MARK, TemplateError
 from helios_dod.frontend.stop_fields import stop_strings
-from helios_dod.frontend.template import ChatTemplate
+from helios_dod.frontend.template import RENDER_SECONDS_MAX, ChatTemplate
 from helios_dod.frontend.text import ByteTable
 from helios_dod.frontend.tokenizer_data import TokenizerError
 from helios_dod.limits import SPANS_MAX
@@ -164,10 +166,9 @@ class Preparer:
         tools = None
         if request.tools and request.tool_choice != "none":
             tools = guarded([plain_tool(tool) for tool in request.tools])
+        rest = tools, guarded(request.documents or None), guarded(variables)
         try:
-            text = self.template.render(
-                messages, generated, tools, guarded(request.documents or None),
-                guarded(variables))
+            text = self.template.render(messages, generated, *rest)
         except TemplateError as error:
             raise RequestError(f"The chat template refused the messages: {error}.", "messages",
                                "invalid_value") from None
@@ -178,16 +179,36 @@ class Preparer:
                                    "cannot be continued.", "continue_final_message",
                                    "unsupported_value")
         self.check_size(text)
-        ids = self.encoded(text, "messages")
+        ids, parted = self.parted(text, self.beginnings(text, messages, rest))
         if self.assets.add_bos and (not ids or ids[0] != self.assets.bos):
             ids.insert(0, self.assets.bos)
+            parted = [count + 1 for count in parted]
+        parted = sorted({count for count in parted if count > 0})
         if self.assets.image is None:
-            return Layout(np.array(ids, dtype=np.int32))
+            return Layout(np.array(ids, dtype=np.int32), tuple(parted))
         shown = ids.count(self.assets.image.placeholder_token)
         if shown != len(pictures):
             raise RequestError(f"The chat template shows {shown} of {len(pictures)} images.",
                                "messages", "unsupported_value")
-        return lay(ids, pictures, self.assets.image, self.encode_text)
+        return lay(ids, pictures, self.assets.image, self.encode_text, parted)
+
+    def beginnings(self, text: str, messages: list[dict[str, Any]], rest: tuple[Any, Any, Any],
+                   ) -> list[str]:
+        """Beginnings of a rendered conversation where the core says that others may part. A few
+        messages alone that the template refuses make none. rest: tools, documents, variables."""
+        places = boundary_places([message["role"] for message in messages],
+                                 self.assets.boundaries, rest[0] is not None)
+        found: list[str] = []
+        deadline = time.thread_time() + RENDER_SECONDS_MAX
+        for count in places:
+            if time.thread_time() > deadline:
+                break
+            assert self.template is not None
+            with suppress(TemplateError):
+                beginning = self.template.render(messages[:count], False, *rest)
+                if text.startswith(beginning):
+                    found.append(beginning)
+        return found
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of text, whatever it spells. Raises TokenizerError."""
@@ -301,6 +322,7 @@ class Preparer:
         grammar = self.constrainer.grammar(request, prompt.tolist())
         for submission in prepared.submissions:
             submission.grammar, submission.spans = grammar, layout.spans
+            submission.boundaries = layout.boundaries
         prepared.readings = self.readings(request, prepared.prompt, prepared.submissions)
         return prepared
 
@@ -318,8 +340,14 @@ class Preparer:
 
     def encoded(self, text: str, field: str) -> list[int]:
         """Token ids. Raises RequestError where the tokenizer gives up on the text."""
+        return self.parted(text, (), field)[0]
+
+    def parted(self, text: str, beginnings: Sequence[str], field: str = "messages",
+               ) -> tuple[list[int], list[int]]:
+        """The same, and the numbers of tokens of some beginnings. Raises RequestError."""
         try:
-            return self.of_text(self.encoder.encode(text), field)
+            ids, counts = self.encoder.encode_parted(text, beginnings)
+            return self.of_text(ids, field), counts
         except TokenizerError as error:
             raise RequestError(f"The tokenizer refused '{field}': {error}.", field,
                                "invalid_value") from None

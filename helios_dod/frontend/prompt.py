@@ -9,7 +9,8 @@ the text is encoded, so a spelled control token stays in the prompt, as ordinary
 
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -154,16 +155,36 @@ class PromptEncoder:
                 waiting += [(fresh, name) for name in fresh]
         return root[0]
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of rendered text. What it spells without a mark are control tokens.
-
-        Raises TokenizerError where the library gives up on it."""
+    def sealed(self, text: str) -> str:
+        """Rendered text with its control tokens sealed and without marks."""
         seal = self.seal
         text = self.spelled.sub(lambda found: f"{seal}{found[0]}{seal}", text)
         if MARK in text:
             text = re.sub(f"{MARK}({MARK}?)", r"\1", text)
+        return text
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of rendered text. What it spells without a mark are control tokens.
+
+        Raises TokenizerError where the library gives up on it."""
+        return self.encode_parted(text, ())[0]
+
+    def encode_parted(self, text: str, beginnings: Sequence[str]) -> tuple[list[int], list[int]]:
+        """The same, and how many tokens make each of some beginnings of the text; those that end
+        inside a token are left out. Raises TokenizerError."""
+        whole = self.sealed(text)
         with by_name():
-            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+            encoded = self.tokenizer.encode(whole, add_special_tokens=False)
+        ids: list[int] = encoded.ids
         if self.moved:
             ids = [self.moved.get(token, token) for token in ids]
-        return ids
+        if not beginnings:
+            return ids, []
+        places, counts = encoded.offsets, []
+        ends = [end for _, end in places]
+        for beginning in map(self.sealed, beginnings):
+            count = bisect_right(ends, len(beginning))
+            inside = count < len(ids) and places[count][0] < len(beginning)
+            if not inside and whole.startswith(beginning):
+                counts.append(count)
+        return ids, counts

@@ -8,6 +8,7 @@ from helios_dod.contract.prepared import PreparedContract, PreparedFrontend, Pre
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.frontend.assets import Assets, Sampling
+from helios_dod.frontend.boundaries import Boundary, Constraint
 from helios_dod.frontend.images.syntax import (
     Arrangement,
     Filter,
@@ -92,7 +93,9 @@ class Bootstrap:
             template_tokens=dict(frontend.template_tokens),
             output=compose(tool_syntax, reasoning_syntax, output),
             masks=takes_masks(contract.programs, host_pending=False),
-            image=images_of(contract)))
+            image=images_of(contract),
+            boundaries=tuple(Boundary(rule.roles, Constraint(rule.constraint))
+                             for rule in frontend.prefix_boundaries)))
 
 
 def load_assets(path: Path, tool_syntax: str | None = None,

@@ -22,9 +22,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class Layout:
-    """ids: int32 [tokens]."""
+    """ids: int32 [tokens]. boundaries: tokens before each place where others may part."""
 
     ids: np.ndarray
+    boundaries: tuple[int, ...] = ()
     images: tuple[Placed, ...] = ()
     syntax: ImageSyntax | None = None
 
@@ -118,13 +119,16 @@ def span_of(ids: Sequence[int], features: tuple[int, int], low: int, high: int,
 
 
 def lay(ids: Sequence[int], pictures: Sequence[Picture], syntax: ImageSyntax,
-        encode: Callable[[str], list[int]]) -> Layout:
-    """Expands placeholders; as many as there are pictures. encode: of text around features."""
+        encode: Callable[[str], list[int]], boundaries: Sequence[int] = ()) -> Layout:
+    """Expands placeholders; as many as there are pictures. encode: of text around features.
+    boundaries: of the layout, counted in `ids`."""
     laid: list[int] = []
+    places = [0]  # in `laid`, of each of `ids`
     features: list[tuple[int, int]] = []
     for token in ids:
         if token != syntax.placeholder_token:
             laid.append(token)
+            places.append(len(laid))
             continue
         picture = pictures[len(features)]
         laid += pieces(syntax.before, picture, encode)
@@ -133,6 +137,7 @@ def lay(ids: Sequence[int], pictures: Sequence[Picture], syntax: ImageSyntax,
                  for row in feature_rows(picture)]
         features.append((first, len(laid)))
         laid += pieces(syntax.after, picture, encode)
+        places.append(len(laid))
     assert len(features) == len(pictures)
     placed, low = [], 0
     for i, own in enumerate(features):
@@ -140,4 +145,5 @@ def lay(ids: Sequence[int], pictures: Sequence[Picture], syntax: ImageSyntax,
         span = span_of(laid, own, low, high, syntax)
         placed.append(Placed(pictures[i], own, span))
         low = span[1]
-    return Layout(np.array(laid, dtype=np.int32), tuple(placed), syntax)
+    parted = tuple(places[at] for at in boundaries)
+    return Layout(np.array(laid, dtype=np.int32), parted, tuple(placed), syntax)
