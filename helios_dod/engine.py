@@ -8,16 +8,18 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError, Executor
 from helios_dod.grammars.base import Desk, GrammarWorker
 from helios_dod.limits import COPY_QUEUES
 from helios_dod.recording import Recorder
 from helios_dod.schedule import tick_first, tick_rest
-from helios_dod.system import kernel, load_acquire
+from helios_dod.system import System, kernel, load_acquire
+from helios_dod.systems.accept import accept
 from helios_dod.systems.retire import scores_pending
 from helios_dod.tables.grammars import see_answers, write_answer
 from helios_dod.tables.rings import see_rings
@@ -118,6 +120,16 @@ def egress_ends(world, out):
         out[frontend] = world[0].egress.end[frontend, 0]
 
 
+def walked(systems: Sequence[System]) -> Callable[[np.ndarray], int]:
+    """A part of a tick, a call a system; how many timed tokens were accepted."""
+    def walk(world: np.ndarray) -> int:
+        for step in systems:
+            step.run(world)
+        return int(world[0]["clock"]["observed"])
+
+    return walk
+
+
 class Engine:
     """The scheduler of one world over one executor.
 
@@ -141,6 +153,24 @@ class Engine:
         self._seen = self._ends.copy()
         self.failure: DeviceError | None = None
         self.recorder: Recorder | None = None
+        self._first, self._rest = tick_first, tick_rest
+
+    def use(self, systems: Sequence[System]) -> None:
+        """Runs these systems from now on instead of TICK, each in a call of its own; `accept` must
+        be among them. Raises UserError."""
+        if self.recorder is not None:
+            raise UserError("systems: not possible while recording, which runs TICK again")
+        if accept not in systems:
+            raise UserError("systems: expected `accept` among them, behind which the engine reads "
+                            f"the clock; got {', '.join(step.name for step in systems)}")
+        at = systems.index(accept) + 1
+        self._first, self._rest = walked(systems[:at]), walked(systems[at:])
+
+    def resume(self) -> None:
+        """Goes on from another state of the world, whose bytes and device were put back."""
+        self._launched = int(self.world[0]["frames"]["next_sequence"]) - 1
+        self._started[:] = self.world[0]["copies"]["end"]
+        self._seen[:] = self.world[0]["egress"]["end"][:, 0]
 
     def warm(self) -> None:
         """Compiles, or loads from the cache, everything that the loop calls. Nothing happens on a
@@ -159,9 +189,9 @@ class Engine:
         self.begin()
         if self.recorder is not None:
             self.recorder.begin()
-        if tick_first(self.world):
+        if self._first(self.world):
             self.stamp()
-        tick_rest(self.world)
+        self._rest(self.world)
         if self.recorder is not None:
             self.recorder.end()
         return self.launch()

@@ -8,8 +8,8 @@ import pytest
 from helios_dod.errors import UserError
 from helios_dod.executors.simulated import FixedCost
 from helios_dod.perf.simulate import summary
-from helios_dod.schedule import TICK
-from helios_dod.simulation.study import Machine, Study, systems
+from helios_dod.simulation.machine import Machine
+from helios_dod.simulation.study import Study
 from helios_dod.simulation.traces import (
     Lengths,
     Trace,
@@ -59,10 +59,6 @@ def test_the_same_trace_and_seed_give_the_same_digest():
     first, again = Study(made, trace).run(), Study(made, trace).run()
     assert first.digest == again.digest and (first.first_ns == again.first_ns).all()
     assert Study(made, trace, seed=2).run().digest != first.digest
-
-
-def test_a_study_runs_the_shipped_tick():
-    assert systems() == tuple(step.name for step in TICK)
 
 
 def test_a_summary_is_plain_json():

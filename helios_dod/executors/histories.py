@@ -284,6 +284,10 @@ class Histories:
                     counted = binding.source == SOURCE_PAGE_UPDATE_COUNT
                     self.views[row, which, 0 if counted else 1] = staging_first[binding.buffer]
 
+    def contents(self) -> tuple[np.ndarray, ...]:
+        """All that programs write."""
+        return (*self.rows, *self.saved_rows, self.saved_pages, *self.pages, self.wanted)
+
     @staticmethod
     def make_rows(count: int) -> tuple[np.ndarray, np.ndarray]:
         """Recurrent rows, continuation rows."""

@@ -77,6 +77,20 @@ class CopyCost:
         return self.disk_ns if queue else self.memory_ns
 
 
+@dataclass(frozen=True)
+class SavedDevice:
+    """What a simulated device holds at one time; see the fields of SimulatedExecutor."""
+
+    now_ns: int
+    contents: tuple[np.ndarray, ...]
+    ends: list[tuple[int, int, int, int]]
+    copies: list[list[tuple[int, int, bool]]]
+    copied: list[int]
+    finished: int
+    free_ns: int
+    refusals: int
+
+
 def sound() -> tuple[bool, int]:
     """The default of SimulatedExecutor.fault: no copy fails or is late."""
     return False, 0
@@ -233,6 +247,30 @@ class SimulatedExecutor:
     def poison(self, slot: int) -> None:
         """Makes a slot's logits non-finite, as a fault would: its next programs report that."""
         self.status[slot] = STATUS_NON_FINITE
+
+    def contents(self) -> tuple[np.ndarray, ...]:
+        """All that programs and copies write."""
+        others = () if self.histories is None else self.histories.contents()
+        return (self.table, self.cache, self.pending, self.endpoint, self.seeds, self.limits,
+                self.minimums, self.stops, self.generated, self.status, self.drafts, self.lengths,
+                self.confidence, self.differ, self.memory, self.disk, *others)
+
+    def save(self) -> SavedDevice:
+        """All that is on the device and in flight, and the time."""
+        return SavedDevice(
+            self.clock.now_ns, tuple(array.copy() for array in self.contents()), list(self._ends),
+            [list(queued) for queued in self._copies], list(self._copied), self._finished,
+            self._free_ns, self.refusals)
+
+    def restore(self, saved: SavedDevice) -> None:
+        """Goes back to what `save` gave, of this device or of one loaded alike."""
+        for array, kept in zip(self.contents(), saved.contents, strict=True):
+            array[...] = kept
+        self._ends = list(saved.ends)
+        self._copies = [deque(queued) for queued in saved.copies]
+        self._copied, self._finished = list(saved.copied), saved.finished
+        self._free_ns, self.refusals = saved.free_ns, saved.refusals
+        self.clock.now_ns = saved.now_ns
 
     def descriptor(self) -> int:
         """Never readable: virtual time does not pass by itself."""

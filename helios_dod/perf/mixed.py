@@ -12,7 +12,8 @@ import numpy as np
 from helios_dod.perf.simulate import MIXED_SHARE, mixed_trace
 from helios_dod.perf.tick import summary
 from helios_dod.schedule import TICK, tick
-from helios_dod.simulation.study import Machine, Study
+from helios_dod.simulation.machine import Machine
+from helios_dod.simulation.study import Study
 from helios_dod.world import digest
 
 WARM_TICKS = 600  # until requests end and begin at every tick

@@ -16,7 +16,8 @@ import numpy as np
 from helios_dod.executors.simulated import FixedCost
 from helios_dod.perf.machine import machine
 from helios_dod.progress import Progress
-from helios_dod.simulation.study import Machine, Outcome, Study
+from helios_dod.simulation.machine import Machine
+from helios_dod.simulation.study import Outcome, Study
 from helios_dod.simulation.traces import SHAPES, Trace, drawn_trace, make_trace, read_trace
 
 WARM_STEPS = 200

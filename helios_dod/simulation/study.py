@@ -4,43 +4,21 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from helios_dod.contract.decode import decode
 from helios_dod.edges import Edge, Submission
-from helios_dod.engine import Engine
-from helios_dod.executors.simulated import FixedCost, SimulatedExecutor, VirtualClock
-from helios_dod.runtime.binding import bind, staging_layout
-from helios_dod.runtime.selection import Options, choose
-from helios_dod.schedule import TICK
-from helios_dod.simulation.programs import simulated_core
+from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
+from helios_dod.simulation.machine import Machine, simulated_engine
 from helios_dod.simulation.traces import ALONE, Trace
 from helios_dod.system import kernel
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_REJECTED, EGRESS_TOKEN
-from helios_dod.world import boot, digest
+from helios_dod.world import digest
 
 NEVER = -1
-PREFILL_TOKENS = 2048
-PAGE_TOKENS = 16
-PAGE_BYTES = PAGE_TOKENS * 8  # of the shadow cache
 GAP_BINS_OCTAVE = 64  # so a gap is known within 1.1 %
 GAP_BINS = 64 * GAP_BINS_OCTAVE
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What is simulated. pages 0: as many as the lanes can fill."""
-
-    lanes: int = 256
-    prefill_tokens: int = PREFILL_TOKENS
-    pages: int = 0
-    vocabulary: int = 131_072
-    context_tokens: int = 0  # 0: as the trace needs
-    frames: int = 2
-    caching: bool = True
-    cost: Callable[[int], int] = field(default_factory=FixedCost)
 
 
 @dataclass
@@ -118,20 +96,11 @@ class Study:
     def __init__(self, machine: Machine, trace: Trace, concurrency: int = 0, seed: int = 1) -> None:
         self.machine, self.trace, self.concurrency, self.seed = machine, trace, concurrency, seed
         context = machine.context_tokens or -(-(trace.context_tokens + 1) // 256) * 256
-        manifest, serving = simulated_core(
-            machine.vocabulary, context, PAGE_TOKENS, machine.lanes,
-            max(machine.prefill_tokens, machine.lanes))
-        contract = decode(serving, manifest)
-        options = Options(frames=machine.frames, caching=machine.caching,
-                          cache_bytes=machine.pages * PAGE_BYTES or None)
-        selection = choose(contract, PAGE_BYTES,
-                           lambda geometry: staging_layout(contract, geometry)[1], options)
-        self.world = boot(selection.limits)
-        first = bind(self.world, contract, selection)
         self.clock = VirtualClock()
-        self.executor = SimulatedExecutor(contract, self.clock, machine.cost)
-        self.executor.load(manifest, selection.geometry, {}, first, self.world)
-        self.engine = Engine(self.world, self.executor, self.clock)
+        self.engine = simulated_engine(machine, context, self.clock)
+        self.world = self.engine.world
+        assert isinstance(self.engine.executor, SimulatedExecutor)
+        self.executor = self.engine.executor
         self.edge = Edge(self.world, 0, batch=len(self.world[0]["egress"]["kind"][0]))
         self.texts: dict[int, np.ndarray] = {}
         count = len(trace)
@@ -214,8 +183,3 @@ class Study:
             virtual_ns=self.clock.now_ns, wall_s=wall_s, steps=self.steps,
             counters={name: int(counters[name]) for name in counters.dtype.names},
             digest=digest(self.world))
-
-
-def systems() -> tuple[str, ...]:
-    """The systems that a study runs: the shipped tick."""
-    return tuple(step.name for step in TICK)

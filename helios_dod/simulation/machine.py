@@ -1,0 +1,47 @@
+"""A simulated machine: the shipped scheduler over a virtual device, for any capacities."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from helios_dod.contract.decode import decode
+from helios_dod.engine import Engine
+from helios_dod.executors.simulated import FixedCost, SimulatedExecutor, VirtualClock
+from helios_dod.runtime.binding import bind, staging_layout
+from helios_dod.runtime.selection import Options, choose
+from helios_dod.simulation.programs import simulated_core
+from helios_dod.world import boot
+
+PREFILL_TOKENS = 2048
+PAGE_TOKENS = 16
+PAGE_BYTES = PAGE_TOKENS * 8  # of the shadow cache
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is simulated. pages 0: as many as the lanes can fill."""
+
+    lanes: int = 256
+    prefill_tokens: int = PREFILL_TOKENS
+    pages: int = 0
+    vocabulary: int = 131_072
+    context_tokens: int = 0  # 0: as the trace needs, or 4096
+    frames: int = 2
+    caching: bool = True
+    cost: Callable[[int], int] = field(default_factory=FixedCost)
+
+
+def simulated_engine(machine: Machine, context_tokens: int, clock: VirtualClock) -> Engine:
+    """An engine of the machine, for requests of so many tokens. Raises SelectionError."""
+    manifest, serving = simulated_core(
+        machine.vocabulary, context_tokens, PAGE_TOKENS, machine.lanes,
+        max(machine.prefill_tokens, machine.lanes))
+    contract = decode(serving, manifest)
+    options = Options(frames=machine.frames, caching=machine.caching,
+                      cache_bytes=machine.pages * PAGE_BYTES or None)
+    selection = choose(contract, PAGE_BYTES,
+                       lambda geometry: staging_layout(contract, geometry)[1], options)
+    world = boot(selection.limits)
+    first = bind(world, contract, selection)
+    executor = SimulatedExecutor(contract, clock, machine.cost)
+    executor.load(manifest, selection.geometry, {}, first, world)
+    return Engine(world, executor, clock)
