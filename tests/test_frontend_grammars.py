@@ -9,15 +9,17 @@ import llguidance
 import pytest
 
 from helios_dod.frontend.grammars.calls import Calls, CallTool
-from helios_dod.frontend.grammars.constrainer import check_together
+from helios_dod.frontend.grammars.constrainer import check_together, demand_of
 from helios_dod.frontend.grammars.envelope import Demand, Envelope
 from helios_dod.frontend.grammars.structured import answer_of
+from helios_dod.frontend.output.cases import CaseTokenizer
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Start
 from helios_dod.frontend.requests import ChatRequest, RequestError, decode_chat
 from helios_dod.grammars.library import decode, limits
+from tests.oracles.output_differential import SYNTAXES
 
 WEATHER = {
     "type": "object", "additionalProperties": False, "required": ["city", "days"],
@@ -225,17 +227,50 @@ def test_an_empty_word_of_an_enum():
 
 
 @pytest.mark.parametrize("budget", [0, 5])
-def test_a_thinking_budget_closes_reasoning(budget):
-    letters, bound = vocabulary_of("think_tags")
+@pytest.mark.parametrize(("name", "closes", "answer"), [
+    ("think_tags", "</think>", "b"),
+    ("xtml", "<|close|>", "think<|sep|><|open|>response<|sep|>b<|close|>response<|sep|><|close|>"
+                          "message<|sep|>"),
+    ("recipient_frames", "<|eom|>", "<|start|>assistant to=user<|message|>b")])
+def test_a_thinking_budget_closes_reasoning(name, closes, answer, budget):
+    letters, bound = vocabulary_of(name)
     data = Envelope(bound, Start.REASONING, False, False).text(Demand(thinking_budget=budget))
     matcher = letters.matcher(data)
-    close = letters.tokens.index(b"</think>")
+    close = letters.tokens.index(closes.encode())
     for _ in range(budget):
         assert matcher.consume_token(ord("a"))
     mask = int.from_bytes(matcher.compute_bitmask(), "little")
     assert [i for i in range(len(letters.tokens)) if mask >> i & 1] == [close]
-    assert matcher.consume_token(close) and matcher.consume_token(ord("b"))
+    rest = CaseTokenizer(bound.syntax).pieces(answer)
+    assert matcher.consume_token(close)
+    for token, part in rest:
+        ids = list(part.encode()) if token is None else [letters.tokens.index(part.encode())]
+        assert matcher.try_consume_tokens(ids) == len(ids), part
     assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_tools_may_still_be_called_under_a_budget(name):
+    """What constrains reasoning leaves the calls that a request declares possible."""
+    write, start, *_ = SYNTAXES[name]
+    letters, bound = vocabulary_of(name)
+    demand = demand_of(decode_chat(body(thinking_token_budget=5, tools=[
+        {"type": "function", "function": {"name": tool, "parameters": schema}}
+        for tool, schema in TOOLS.items()])))
+    assert demand is not None and not demand.calls_required
+    data = Envelope(bound, start, False, False).text(demand)
+    for content in ("", "Ok."):
+        for calls in ([], [("stop", {})]):
+            text = write({"content": content, "reasoning": "", "calls": calls})
+            dropped = text.removesuffix("<|eot|>")  # the end of the output
+            tokens = [token for cut, part in CaseTokenizer(bound.syntax).pieces(dropped)
+                      for token in (list(part.encode()) if cut is None else
+                                    [letters.tokens.index(part.encode())])]
+            matcher = letters.matcher(data)
+            if not tokens or (name == "recipient_frames" and not (content or calls)):
+                continue
+            assert matcher.try_consume_tokens(tokens) == len(tokens), text
+            assert matcher.is_accepting(), text
 
 
 def body(**fields: Any) -> bytes:

@@ -1,6 +1,7 @@
 """Tool calls as a grammar: what a model writes in each structural kind, arguments by schema."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,12 @@ class CallTool:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of some tools. several: more than one call."""
+    """Calls of some tools. several: more than one call. behind_text: free text may come before."""
 
     tools: tuple[CallTool, ...]
     several: bool
     field: str  # that asks for them
+    behind_text: bool = False
 
     def write(self, bound: Bound, rules: list[str], others: list[dict[str, Any]]) -> str:
         """Adds the rules of one or more calls; their expression."""
@@ -135,9 +137,20 @@ class Writer:
                                    for i in range(len(self.calls.tools))])
         opener, closer = self.literal(syntax.wrapper_open), self.literal(syntax.wrapper_close)
         if syntax.quoted:  # one wrapper around all calls
+            if self.calls.behind_text:
+                opener = self.behind_text(syntax.wrapper_open)
             return f"{opener} {NEWLINE} {self.repeated(one, NEWLINE)} {NEWLINE} {closer}"
         self.rules.append(f"wrapped_call: {opener} {NEWLINE} {one} {NEWLINE} {closer}")
         return self.repeated("wrapped_call")
+
+    def behind_text(self, opener: str) -> str:
+        """An opener that begins with text, before the token by which it is known: free text and
+        that text are one lexeme, for a longer match would take the beginning away."""
+        found = self.bound.split.search(opener)
+        if found is None or found.start() == 0:
+            return self.literal(opener)
+        text = re.escape(opener[:found.start()]).replace("/", "\\/")
+        return f"/(.|\\n)*{text}/ {self.literal(opener[found.start():])}"
 
     def tag_call(self, syntax: TagSyntax, index: int, newline: str) -> str:
         tool = self.calls.tools[index]

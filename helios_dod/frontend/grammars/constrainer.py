@@ -12,6 +12,7 @@ from helios_dod.frontend.output.start import start_state
 from helios_dod.frontend.output.terms import Start
 from helios_dod.frontend.reading import Readers
 from helios_dod.frontend.requests import ChatRequest, RequestError, chosen_tool
+from helios_dod.frontend.syntaxes import carries_reasoning
 from helios_dod.grammars.library import GrammarError, Source
 from helios_dod.grammars.trial import Trials
 
@@ -26,17 +27,19 @@ def demand_of(request: ChatRequest) -> Demand | None:
     required = named is not None or request.tool_choice == "required"
     strict = any(tool.function.strict for tool in tools or ())
     calls = None
-    if tools and (required or strict or answer is not None):
+    budget = request.thinking_token_budget
+    if tools and (required or strict or answer is not None or budget is not None):
         calls = Calls(
             tuple(CallTool(tool.function.name, tool.function.parameters or {},
                            bool(tool.function.strict), f"tools[{i}].function")
                   for i, tool in enumerate(tools)
                   if named in (None, tool.function.name)),
             request.parallel_tool_calls is not False and named is None,
-            "tool_choice" if required else "tools")
-    if answer is None and calls is None and request.thinking_token_budget is None:
+            "tool_choice" if required else "tools",
+            behind_text=not required and answer is None)
+    if answer is None and calls is None and budget is None:
         return None
-    return Demand(answer, calls, required, request.thinking_token_budget)
+    return Demand(answer, calls, required, budget)
 
 
 def field_of(demand: Demand) -> str:
@@ -84,8 +87,9 @@ class Constrainer:
         bound = None if self.readers is None or plain else self.readers.bound(
             bool(request.tools) and request.tool_choice != "none")
         envelope = self.envelope(bound, prompt)
-        if demand.thinking_budget is not None and (bound is None or bound.syntax.think is None):
-            raise RequestError("'thinking_token_budget': this model declares no reasoning tags.",
+        if demand.thinking_budget is not None and (bound is None or not (
+                bound.syntax.think or carries_reasoning(bound.syntax))):
+            raise RequestError("'thinking_token_budget': this model declares no reasoning syntax.",
                                "thinking_token_budget", "unsupported_value")
         text = envelope.text(demand)
         try:

@@ -30,11 +30,11 @@ def closing(syntax: ElementSyntax, name: str) -> str:
 
 
 def channels(bound: Bound, syntax: ElementSyntax, start: Start, rules: list[str],
-             answer: str, calls: str, required: bool) -> str:
+             answer: str, calls: str, required: bool, budget: int | None) -> str:
     """The expression of a message from `start` on: reasoning, the answer, the calls.
 
     answer: expression of a constrained answer; empty: any text. calls: of calls; empty: none. An
-    answer that is constrained and calls exclude each other."""
+    answer that is constrained and calls exclude each other. budget: tokens of reasoning."""
     def opens(name: str) -> str:
         return literal(bound, opening(syntax, name))
 
@@ -53,7 +53,11 @@ def channels(bound: Bound, syntax: ElementSyntax, start: Start, rules: list[str]
     if start == Start.RESPONSE:
         return "response"
     respond = f"{opens(syntax.response)} response"
-    reasoning = f"ANYTEXT? {closes(syntax.think)}"
+    thought = "ANYTEXT?"
+    if budget is not None:
+        rules.append(f"thought[max_tokens={budget}]: /(.|\\n)+/")
+        thought = "thought?" if budget else ""
+    reasoning = f"{thought} {closes(syntax.think)}"
     if start == Start.REASONING:
         return f"{reasoning} {respond}"
     return f"({opens(syntax.think)} {reasoning})? {respond}"

@@ -53,7 +53,7 @@ class Envelope:
         if syntax is not None and isinstance(syntax.tool, ElementSyntax):
             start = self.elements(syntax.tool, demand)
         elif syntax is not None and isinstance(syntax.tool, FrameSyntax):
-            start = self.framed(syntax.tool, demand, self.body(demand))
+            start = self.framed(syntax.tool, demand)
         else:
             reasoning = self.thinking(syntax.think if syntax else None, demand)
             start = f"{reasoning} {self.body(demand)}"
@@ -145,29 +145,43 @@ class Envelope:
         if demand.calls is not None:
             calls = element_calls(Writer(self.bound, self.rules, self.others, demand.calls), syntax)
         return channels(self.bound, syntax, self.start, self.rules, answer, calls,
-                        demand.calls_required)
+                        demand.calls_required, demand.thinking_budget)
 
     # messages to recipients
 
-    def framed(self, syntax: FrameSyntax, demand: Demand, body: str) -> str:
-        """Frames: reasoning ones, then one with the answer, or calls in frames of their own."""
+    def framed(self, syntax: FrameSyntax, demand: Demand) -> str:
+        """Frames: reasoning ones, then one with the answer, calls in frames of their own."""
         assert self.bound is not None
-        calls = demand.calls is not None
         reasoning, content = frame_heads(syntax)
-        ends = [self.literal(text) for text in syntax.ends]
         more = self.literal(f"{syntax.start}{syntax.role}")
+        text, budget = "ANYTEXT?", demand.thinking_budget
+        if budget is not None:
+            self.rules.append(f"reasoning_text[max_tokens={budget}]: {ANY_TEXT}")
+            text = "reasoning_text?" if budget else ""
         self.rules += [
-            "frame_text: ANYTEXT?",
-            f"frame_end: {' | '.join(ends[:1])}",
+            f"frame_end: {self.literal(syntax.ends[0])}",
             "reasoning_head: " + " | ".join(map(self.literal, reasoning)),
             "content_head: " + " | ".join(map(self.literal, content)),
-            f"reasoning_frame: reasoning_head frame_text frame_end {more}"]
-        last = f"content_head {body}" if not calls else body
+            f"reasoning_frame: reasoning_head {text} frame_end {more}"]
+        calls, answer = "", f"{self.free()}*"
+        if demand.calls is not None:
+            calls = demand.calls.write(self.bound, self.rules, self.others)
+        if demand.answer is not None and not demand.calls_required:
+            answer = self.answer(demand.answer)
+        if not calls:
+            last, opened = f"content_head {answer}", answer
+        elif demand.calls_required:
+            last, opened = calls, f"frame_end {more} {calls}"
+        elif demand.answer is not None:
+            last, opened = f"(content_head {answer} | {calls})", f"({answer} | {calls})"
+        else:
+            opened = f"{answer} (frame_end {more} {calls})?"
+            last = f"(content_head {opened} | {calls})"
+        frames = {None: "reasoning_frame*", 0: ""}.get(budget, "reasoning_frame?")
         if self.start == Start.REASONING:
-            return f"frame_text frame_end {more} reasoning_frame* {last}"
-        if self.start == Start.HEADER:
-            return f"reasoning_frame* {last}"
-        return body if not calls else f"({body})"
+            again = "reasoning_frame*" if budget is None else ""
+            return f"{text} frame_end {more} {again} {last}"
+        return f"{frames} {last}" if self.start == Start.HEADER else opened
 
 
 def frame_heads(syntax: FrameSyntax) -> tuple[list[str], list[str]]:
