@@ -80,9 +80,30 @@ def test_acceptance_is_the_exact_namespace(tmp_path, publisher):
             authorize(core)
     authorize(core, accept="tests.example")
     authorize(core)
-    record = json.loads((core.path / "acceptance.json").read_text())
+    (record,) = json.loads((core.path / "acceptance.json").read_text())["users"]
     assert record["accepted"]["license_text"] == core.license_text
     assert record["accepted"]["namespace"] == "tests.example"
+    (core.path / "acceptance.json").write_text(json.dumps(record))  # as it was written first
+    authorize(core)
+
+
+def test_acceptances_of_several_users_stand_beside_each_other(tmp_path, publisher, monkeypatch):
+    core = open_core(write(tmp_path, publisher))
+    homes = [str(tmp_path / name) for name in ("one", "other", "third")]
+    for home in homes[:2]:
+        monkeypatch.setenv("HELIOS_CONFIG", home)
+        with pytest.raises(AcceptanceError):
+            authorize(core)
+        authorize(core, accept="tests.example")
+    for home in homes[:2]:
+        monkeypatch.setenv("HELIOS_CONFIG", home)
+        authorize(core)
+        authorize(core, accept="tests.example")  # again: nothing new
+    assert len(json.loads((core.path / "acceptance.json").read_text())["users"]) == 2
+    monkeypatch.setenv("HELIOS_CONFIG", homes[2])
+    make_key(user_key_path())
+    with pytest.raises(AcceptanceError, match="not given by this user"):
+        authorize(core)
 
 
 def test_acceptance_given_while_writing(tmp_path, publisher):
@@ -111,6 +132,7 @@ def test_acceptance_does_not_carry_over_to_another_key(tmp_path, publisher):
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"accepted": 1, "signature": "zz"}',
                                   b'{"accepted": {}, "signature": "00"}', b"\xff",
+                                  b'{"users": 3}', b'{"users": [{}, 1]}', b'{"users": []}',
                                   b"[" * 100_000, b" " * (2 << 20)])
 def test_malformed_acceptance_is_refused(tmp_path, publisher, text):
     core = open_core(write(tmp_path, publisher))

@@ -1,7 +1,8 @@
 """Acceptance of a publisher: recorded beside the core, for one namespace, key and licence text.
 
-A signature says that nobody changed the core; acceptance says that this user agreed to run it. The
-record is signed with the user's own key, so that a core cannot bring its acceptance along.
+A signature says that nobody changed the core; acceptance says that this user agreed to run it. A
+record is signed with the user's own key, so that a core cannot bring its acceptance along. The file
+has one of each user who accepted the core; earlier ones had a single record in its place.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from helios_dod.cores.layout import ACCEPTANCE_FILE
 from helios_dod.cores.reader import Core
 
 RECORD_NBYTES_MAX = 1 << 20
+RECORDS_MAX = 64  # users of one core
 LICENSE_SHOWN = 400  # characters of a licence text in an error
 
 
@@ -48,26 +50,45 @@ def refusal(core: Core) -> str | None:
     try:
         if not os.path.lexists(path):
             return f"namespace {core.namespace!r} has not been accepted"
-        data = json.loads(read_bounded(path, RECORD_NBYTES_MAX))
-        given, signature = data["accepted"], bytes.fromhex(data["signature"])
         mine = public_bytes(load_key(user_key_path()))
-        signed = is_signed(mine, signature, _canonical(given))
+        own = [part["accepted"] for part in _records(path) if _is_of(part, mine)]
     except (CoreError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return f"the acceptance in {path.name} cannot be read or is not this user's"
-    if not signed:
+    if not own:
         return f"the acceptance in {path.name} was not given by this user"
     for name, value in _terms(core).items():
-        if given.get(name) != value:
+        if own[-1].get(name) != value:
             return f"the acceptance in {path.name} was given for another {name.replace('_', ' ')}"
     return None
 
 
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Every user's record in a file; none where there is no file."""
+    if not os.path.lexists(path):
+        return []
+    data = json.loads(read_bounded(path, RECORD_NBYTES_MAX))
+    return list(data["users"]) if "users" in data else [data]
+
+
+def _is_of(record: dict[str, Any], public_key: bytes) -> bool:
+    """Whether the user with that key signed a record."""
+    signature = bytes.fromhex(record["signature"])
+    return is_signed(public_key, signature, _canonical(record["accepted"]))
+
+
 def record(core: Core, folder: Path) -> None:
-    """Writes the acceptance of `core` into `folder`, signed with the user's key."""
+    """Writes the acceptance of `core` into `folder`, signed with the user's key, beside those of
+    other users: what cannot be read there is not kept."""
     accepted = _terms(core) | {"license_text": core.license_text, "unix_s": int(time.time())}
-    signature = user_key().sign(_canonical(accepted)).hex()
-    text = json.dumps({"accepted": accepted, "signature": signature}, indent=1)
-    path = folder / ACCEPTANCE_FILE
+    key, path = user_key(), folder / ACCEPTANCE_FILE
+    try:
+        mine = key.public_key().public_bytes_raw()
+        others = [part for part in _records(path) if not _is_of(part, mine)]
+    except (CoreError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        others = []
+    signature = key.sign(_canonical(accepted)).hex()
+    users = [*others[-RECORDS_MAX + 1:], {"accepted": accepted, "signature": signature}]
+    text = json.dumps({"users": users}, indent=1)
     partial = folder / f".{ACCEPTANCE_FILE}.{os.getpid()}"
     try:
         partial.write_text(text + "\n", encoding="utf-8")

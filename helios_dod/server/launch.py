@@ -178,6 +178,8 @@ def look_after_engine(launch: Launch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # nothing can ever be served
         return
     service["engine_state"] = ENGINE_FAILED
+    if service["engine_failed_at_start"]:
+        return  # the server is ending, and its own error says why
     if launch.restarts >= options.restarts:
         if launch.told != launch.engine_pid:
             launch.told = launch.engine_pid
