@@ -149,6 +149,18 @@ def test_operations_find_their_histories():
     decode(serving, manifest)
 
 
+def test_keys_and_values_are_a_record_a_token():
+    """A compressed plane is no plane of host attention."""
+    serving, manifest = pair()
+    region = serving.model.cache.regions[0]
+    region.compression_ratio = 4
+    for plane in region.planes:
+        shape = manifest.buffers[plane].shape
+        shape[1].symbol, shape[1].multiplier = 0, 4
+        shape[2].multiplier = 16  # as many elements
+    refused(serving, manifest, "cache_write.key_cache", "a region of compression ratio 1")
+
+
 def test_a_page_table_is_updated_with_its_own_view():
     serving, manifest = pair()
     serving.model.cache.tables.add(buffer=add_table(manifest), page_offset=1)
@@ -190,6 +202,11 @@ def test_regions_of_state_are_not_paged():
         decode(serving, manifest)
     region.compression_ratio = 2
     refused(serving, manifest, "regions[1].compression_ratio", "nothing is paged, got 2")
+    planes = list(region.planes)
+    region.compression_ratio = 0
+    del region.planes[:]
+    refused(serving, manifest, "regions[1].planes", "at least one, got 0")
+    region.planes.extend(planes)
     region.compression_ratio, region.window_tokens = 0, 1
     refused(serving, manifest, "regions[1].window_tokens")
     serving.model.cache.regions[0].kind = contract.SLIDING_WINDOW

@@ -11,7 +11,7 @@ from helios_dod.contract.sources import LANE_INDEXINGS, SOURCES, elements_of
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from tests.test_contract_decode import graph_of, make_speculative, pair, refused
-from tests.tiny_core import VOCABULARY, add_buffer
+from tests.tiny_core import VOCABULARY, add_buffer, number
 
 I32_SLOTS = (wire.I32, (wire.SLOTS, 1))
 
@@ -145,6 +145,9 @@ def test_images_and_vision():
         (lambda s, i: s.model.vision.patch_capacities.append(5), "patch_capacities"),
         (lambda s, i: s.model.vision.patch_capacities.append(257), "patch_capacities"),
         (lambda s, i: i.tokens.feature_tokens.append(99), "feature_tokens"),
+        (lambda s, i: i.tokens.feature_tokens.append(VOCABULARY - 1), "feature_tokens[1]"),
+        (lambda s, i: i.tokens.feature_tokens.append(VOCABULARY), "feature_tokens"),
+        (lambda s, i: i.tokens.atomic_spans.add(open_token=VOCABULARY), "feature_tokens[0]"),
         (lambda s, i: i.tokens.ClearField("feature_tokens"), "feature_tokens"),
         (lambda s, i: i.tokens.atomic_spans.add(open_token=99), "atomic_spans"),
         (lambda s, i: setattr(i, "layout", contract.FEATURE_ROWS), "separator_token"),
@@ -272,6 +275,17 @@ def test_transport_owns_its_buffers():
         refused(serving, manifest, f"transport.{name}")
 
 
+def test_a_completion_record_holds_the_tokens_of_a_lane():
+    """Before version 3 it was not said."""
+    serving, manifest, _ = make_speculative(contract.QUERY_LENGTH)
+    tokens = manifest.buffers[number(manifest, "completion_tokens")].shape[1]
+    tokens.multiplier = 3
+    refused(serving, manifest, "completion_tokens", "at least 4 columns, the tokens of a lane of "
+            "speculative, got 3")
+    serving.model.version = 2
+    decode(serving, manifest)
+
+
 def test_completion_layout_equals_the_columns():
     serving, manifest = pair()
     manifest.completion.token_width = 1
@@ -295,8 +309,9 @@ def test_staging_tables_and_ranks():
         broken = wire.ExecutionManifest.FromString(manifest.SerializeToString())
         setattr(broken.tables[0], name, value)
         refused(serving, broken, f"tables[0].{name}")
-    table.consumer_ranks[:] = [1, 0]
-    refused(serving, manifest, "consumer_ranks")
+    for ranks in ([1, 0], [0, 0], [2], [0, 1, 2]):
+        table.consumer_ranks[:] = ranks
+        refused(serving, manifest, "consumer_ranks", "ascending ranks below 2")
     table.consumer_ranks[:] = [0]
     manifest.ranks[1].rank = 2
     refused(serving, manifest, "ranks[1].rank")

@@ -183,6 +183,23 @@ def test_states_are_what_the_body_does(program, change, got):
     refused(serving, manifest, f"({program}).states", got)
 
 
+def test_lists_of_a_core_are_bounded():
+    serving, manifest = pair()
+    graph = graph_of(serving, "decode")
+    graph.states.extend([graph.states[0]] * 1024)
+    refused(serving, manifest, "(decode).states", "at most 1024")
+    serving, manifest = pair()
+    manifest.programs.extend([manifest.programs[4]] * 1024)
+    refused(serving, manifest, "manifest.programs", "1 to 1024, got 1029")
+    serving, manifest = pair()
+    manifest.host_bodies.extend([manifest.host_bodies[0]] * 4094)
+    refused(serving, manifest, "manifest.host_bodies", "at most 4096, got 4097")
+    serving, manifest = pair()
+    manifest.host_bodies[0].operations.extend([manifest.host_bodies[0].operations[0]] * 65_000)
+    manifest.host_bodies.extend([manifest.host_bodies[0]] * 4)
+    refused(serving, manifest, "manifest.host_bodies", "at most 262144 operations in all")
+
+
 def test_views_side_by_side_hold_a_row_together():
     serving, manifest = pair()
     view = view_of(graph_of(serving, "initialize_histogram"), manifest, "slot_histogram")

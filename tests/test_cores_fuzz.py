@@ -1,11 +1,16 @@
 """A bounded part of tests/fuzz_cores.py: mutants of every carrier are refused by name or valid."""
 
+import ctypes
 import itertools
+import os
+import sys
 import time
 
 import pytest
 
-from tests import fuzz_cores
+from helios_dod.contract.wire import manifest_pb2 as wire
+from tests import fuzz_cores, fuzz_runs
+from tests.tiny_core import add_buffer
 
 
 @pytest.mark.parametrize("seed", [11, 12])
@@ -50,3 +55,35 @@ def test_a_lenient_reader_would_be_seen(monkeypatch):
     monkeypatch.setattr("helios_dod.cores.reader.is_signed", lambda *arguments: True)
     _, failures, _ = fuzz_cores.fuzz(300, 3)
     assert any("loads without a signature" in failure for failure in failures)
+
+
+def test_mutants_that_are_run(monkeypatch):
+    """What the contract does not refuse is loaded and run: it touches nothing outside."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    counts, failures = fuzz_runs.fuzz(60, 21)
+    assert not failures, "\n".join(failures)
+    assert counts["ran"] >= 8 and counts["refused"] >= 20
+
+
+def test_operands_that_nobody_checks_would_be_seen(monkeypatch, tmp_path):
+    """Rows selected into one column: without the check they reach what lies behind it."""
+    core = fuzz_runs.honest_cores(tmp_path)[0]
+    manifest, serving, weights = core.manifest(), core.serving, core.weights()
+    narrow = add_buffer(manifest, "narrow", wire.SCRATCH, wire.F32, (wire.LANES, 1), 1)
+    for body in manifest.host_bodies:
+        for operation in body.operations:
+            if operation.WhichOneof("operation") == "select_rows":
+                operation.select_rows.output.buffer = narrow
+    assert fuzz_runs.attempt(core, serving, manifest, weights) == ("refused", None)
+    monkeypatch.setattr("helios_dod.contract.decode.check_bodies", lambda *arguments: None)
+    assert fuzz_runs.attempt(core, serving, manifest, weights) == (
+        "crash", "wrote outside of a buffer")
+
+
+def test_memory_around_a_buffer_is_guarded():
+    guarded = fuzz_runs.Guarded()
+    memory = guarded.zeros(100)
+    memory[:] = 1
+    assert not guarded.changed()
+    ctypes.memset(memory.ctypes.data + 100, 0, 1)
+    assert guarded.changed()

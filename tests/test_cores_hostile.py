@@ -282,6 +282,22 @@ def test_resigned_index_is_refused_by_name(core, problem):
         open_core(core)
 
 
+def test_ranks_that_are_not_there(core):
+    sign_again(core, lambda body: setattr(body.weights[0], "rank", 1))
+    opened = open_core(core)
+    with pytest.raises(ContractError, match=r"weights\[0\] .*rank: expected a rank below 1, got 1"):
+        opened.prepared(opened.manifest())
+    sign_again(core, lambda body: setattr(body.weights[0], "rank", 0))
+    for name in ("weights", "modules"):
+        opened = open_core(core)
+        manifest = opened.manifest()
+        rank = manifest.ranks.add(rank=0, weights=["weights"])
+        opened.prepared(manifest)
+        getattr(rank, name).append("other")
+        with pytest.raises(ContractError, match=rf"ranks\[0\]\.{name}: expected resources"):
+            opened.prepared(manifest)
+
+
 def test_weight_outside_its_resource(core):
     manifest = open_core(core).manifest()
     weight = next(buffer for buffer in manifest.buffers if buffer.resource_id)

@@ -78,7 +78,7 @@ class Bodies:
             [(name, getattr(operation, name)) for operation in body.operations
              if (name := operation.WhichOneof("operation")) is not None]
             for body in manifest.host_bodies]
-        self.values = Values(staged_values(manifest, programs))
+        self.values = Values(staged_values(manifest, programs), self.widths)
         self.values.follow(self._writers())
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Bodies:
                             part.input if name == "select_rows" else part.source)
                     if source is not None and self.dtypes[source[0]] != wire.I32:
                         source = None  # refused by its type
-                    yield from writers_of(number, name, part, touch, self.span(operand), source,
+                    yield from writers_of(number, part, touch, self.span(operand), source,
                                           self.group_of(operand.buffer))
 
 
@@ -244,17 +244,18 @@ class Body:
 
     def _find_problem(self, name: str, touch: Touch, span: tuple[int, int, int], domain: str,
                       group: int, fresh: bool, targets: tuple[int, ...]) -> Problem:
-        buffer, first, end = span
+        buffer, first, _ = span
         wanted = COLUMNS.get(touch.values)
         if wanted is not None:
             for i, kind in enumerate(wanted):
-                values = self.all.values.of(self.number, buffer, first + i, first + i + 1)
+                values = self.all.values.of(
+                    self.number, (buffer, first + i, first + i + 1))
                 allowed = {"one": "length"}.get(kind, kind)
                 bad = problem(values, allowed, 0)
                 if bad is not None:
                     return touch.field, f"{kind} in column {i}", bad
             return None
-        values = self.all.values.of(self.number, buffer, first, end)
+        values = self.all.values.of(self.number, span)
         bad = problem(values, touch.values, group)
         if bad is None and domain != "sampled":
             bad = next((v for v in values if v.kind == "sample row" and touch.values == "rows"),
@@ -329,7 +330,7 @@ class Body:
                                    ", ".join(sorted(lengths | starts)) or "none")
 
     def _of(self, operand: wire.Operand) -> frozenset[Value]:
-        return self.all.values.of(self.number, *self.all.span(operand))
+        return self.all.values.of(self.number, self.all.span(operand))
 
     def _note(self, name: str, part: Any) -> None:
         """Remembers what the operation filled, and where it is in a round."""

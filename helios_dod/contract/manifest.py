@@ -21,6 +21,9 @@ AXES_MAX = 4
 AXIS_MAX = 2**40  # a constant axis; past it products of axes could leave 64 bits
 BUFFERS_MAX = 65_536
 OPERATIONS_MAX = 65_536  # of one body
+BODIES_MAX = 4096
+ALL_OPERATIONS_MAX = 262_144  # of all bodies
+PROGRAMS_MAX = 1024
 LANES_I32 = (wire.I32, ((wire.LANES, 1),))
 TOP = ((wire.LANES, 1), (0, 20))
 # Type and shape of each completion column; None: any constant width.
@@ -81,6 +84,11 @@ def check_manifest(manifest: wire.ExecutionManifest) -> None:
                 "manifest.live_drawn", "a SCRATCH buffer of one i32", describe_buffer(found))
     facts: list[BufferFacts] = [
         (buffer.kind, buffer.dtype, row_elements(buffer)) for buffer in manifest.buffers]
+    require(len(manifest.host_bodies) <= BODIES_MAX, "manifest.host_bodies",
+            f"at most {BODIES_MAX}", len(manifest.host_bodies))
+    count = sum(len(body.operations) for body in manifest.host_bodies)
+    require(count <= ALL_OPERATIONS_MAX, "manifest.host_bodies",
+            f"at most {ALL_OPERATIONS_MAX} operations in all", count)
     for i, body in enumerate(manifest.host_bodies):
         _check_body(manifest, body, facts, f"manifest.host_bodies[{i}]")
     _check_programs(manifest)
@@ -287,7 +295,8 @@ def _touch_problem(facts: list[BufferFacts], part: Any, touch: Touch) -> tuple[s
 
 
 def _check_programs(manifest: wire.ExecutionManifest) -> None:
-    require(len(manifest.programs) > 0, "manifest.programs", "at least one", 0)
+    count = len(manifest.programs)
+    require(0 < count <= PROGRAMS_MAX, "manifest.programs", f"1 to {PROGRAMS_MAX}", count)
     names: set[str] = set()
     for i, program in enumerate(manifest.programs):
         field = f"manifest.programs[{i}]"

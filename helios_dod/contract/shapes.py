@@ -70,6 +70,12 @@ class Operation:
             return touch.field, texts[not panel], texts[panel]
         if touch.columns == "any" or touch.role in ("matrix", "table"):
             return None
+        if (touch.columns.startswith("=") and touch.role != "weight"
+                and self.width(touch.field) is None):
+            other = self.buffer(touch.columns[1:])
+            same = list(buffer.shape)[1:] == list(other.shape)[1:]
+            return None if same else (touch.field, f"rows as wide as those of {other.name}",
+                                      buffer.name)
         wanted = self.term(touch.columns.removeprefix(">="))
         got = self.elements(touch.field) if touch.role == "weight" else self.width(touch.field)
         least = touch.columns.startswith(">=")

@@ -2,6 +2,7 @@
 what the program's body does."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.manifest import (
@@ -17,6 +18,7 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 
 # Graphs of earlier versions may list nothing; then the accesses are those of a host body.
 LISTED_VERSION = 3
+VIEWS_MAX = 1024  # of a graph
 ACCESSES = (contract.READ, contract.WRITE)
 BY_BITS = (contract.ACCESS_UNSPECIFIED, *ACCESSES, contract.READ_WRITE)  # Access by its bits
 
@@ -64,20 +66,19 @@ def prepare_states(
     field: str,
 ) -> tuple[PreparedState, ...]:
     """A graph's views, compared with what its body does. Raises ContractError."""
+    require(len(graph.states) <= VIEWS_MAX, f"{field}.states", f"at most {VIEWS_MAX}",
+            len(graph.states))
     views = tuple(prepare_view(manifest, view, f"{field}.states[{i}]")
                   for i, view in enumerate(graph.states))
     if not views and version < LISTED_VERSION and not use.named:
         return tuple(prepare_view(manifest, view, field) for view in derive_views(manifest, use))
     by_buffer: dict[int, list[PreparedState]] = {}
-    for i, view in enumerate(views):
-        own = by_buffer.setdefault(view.buffer, [])
-        _, first, end = span_of(view)
-        for other in own:
-            _, low, high = span_of(other)
-            require(end <= low or high <= first, f"{field}.states[{i}]",
-                    "bytes that no other view of the graph has",
-                    manifest.buffers[view.buffer].name)
-        own.append(view)
+    for view in views:
+        by_buffer.setdefault(view.buffer, []).append(view)
+    places = sorted((span_of(view), i) for i, view in enumerate(views))
+    for (one, i), (other, j) in pairwise(places):
+        require(one[0] != other[0] or one[2] <= other[1], f"{field}.states[{max(i, j)}]",
+                "bytes that no other view of the graph has", manifest.buffers[one[0]].name)
     _require_listed(manifest, use, by_buffer, field)
     for i, view in enumerate(views):
         _require_done(manifest, use, view, f"{field}.states[{i}].access")

@@ -12,11 +12,11 @@ added, so that an index that an operation reads is known to lie in what it index
     drawn start, drawn length              them; the same in a Draft's own rows
     update count, updates, copy count ...  of page tables, by view
     page                                   of page group 0 or 1, the offset
-    constant, number                       that value; anything
+    constant, number                       0, 1 or -1; anything
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from helios_dod.contract.extents import Value
@@ -25,6 +25,9 @@ from helios_dod.contract.prepared import PreparedProgram
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 
+COLUMNS_APART = 16  # columns of a row that are told apart
+VALUES_MAX = 32  # that are told apart in a cell
+Span = tuple[int, int, int]  # buffer, first column, end
 NUMBER = Value("number")
 ZERO = Value("constant", 0)
 SOURCE_VALUES = {
@@ -40,11 +43,9 @@ SOURCE_VALUES = {
     contract.CANDIDATE_TOKENS: "token"}
 # Programs whose lanes all take tokens that the host knows.
 KNOWN_TOKENS = (wire.INITIALIZE, wire.RESTORE, wire.PREFILL, wire.SCORED_PREFILL, wire.RESUME)
-# What a copy of staged geometry is: a lane's start and length belong to its own row.
-COPIED = {"start": "number", "length": "number", "consumed": "number", "sample row": "number",
-          "drawn start": "number", "drawn length": "number", "candidates": "number",
-          "update count": "number", "updates": "number", "copy count": "number",
-          "copies": "number"}
+# Staged geometry that is any number where it is copied: it belongs to its own row.
+COPIED = frozenset({"start", "length", "consumed", "sample row", "drawn start", "drawn length",
+                    "candidates", "update count", "updates", "copy count", "copies"})
 # What a Draft keeps in the columns of its rows (proto Draft).
 TARGET_ROWS = ("token", "slot", "packed row")
 DRAWN_LANES = ("token", "position", "slot", "drawn start", "drawn length", "lane", "one",
@@ -63,10 +64,15 @@ ALLOWED = {
 MINUS_ONE = Value("constant", -1)
 
 
+def constant(value: int) -> Value:
+    """A value that is always the same: whether it is 0, 1 or -1 matters, else it is a number."""
+    return Value("constant", value) if -1 <= value <= 1 else NUMBER
+
+
 def staged_value(program: PreparedProgram, binding: Any) -> Value:
     """What a program finds in a STAGING buffer."""
     if binding.source == contract.CONSTANT:
-        return Value("constant", binding.constant + binding.offset)
+        return constant(binding.constant)
     kind = SOURCE_VALUES.get(binding.source, "number")
     if binding.source == contract.TOKEN and (
             program.operation in KNOWN_TOKENS or program.host_pending):
@@ -78,48 +84,68 @@ def staged_value(program: PreparedProgram, binding: Any) -> Value:
     return Value(kind, binding.offset)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Writer:
     """An operation that changes i32 elements."""
 
     body: int
-    target: tuple[int, int, int]  # buffer, first column, end
+    target: Span
     values: frozenset[Value]  # that it writes itself
-    source: tuple[int, int, int] | None = None  # or takes from there, if it copies
+    source: Span | None = None  # or takes from there, if it copies
 
 
-@dataclass
 class Values:
-    """What every i32 buffer may hold. staged: by body, of STAGING buffers."""
+    """What every i32 buffer may hold: of narrow rows by column, of others all that there is.
 
-    staged: list[dict[int, frozenset[Value]]]
-    held: dict[int, dict[tuple[int, int], set[Value]]] = field(default_factory=dict)
+    staged: by body, of STAGING buffers. widths: elements of a row of every buffer."""
 
-    def of(self, body: int, buffer: int, first: int, end: int) -> frozenset[Value]:
+    def __init__(self, staged: list[dict[int, frozenset[Value]]],
+                 widths: Sequence[int | None]) -> None:
+        self.staged, self.widths = staged, widths
+        self.held: dict[tuple[int, int], set[Value]] = {}  # buffer, cell
+
+    def cells(self, span: Span) -> Iterable[tuple[int, int]]:
+        """What is told apart of a buffer's columns."""
+        buffer, first, end = span
+        width = self.widths[buffer]
+        if width is None or width > COLUMNS_APART:
+            return ((buffer, 0),)
+        return [(buffer, column) for column in range(first, end)]
+
+    def of(self, body: int, span: Span) -> frozenset[Value]:
         """What a body may find in some columns. 0, which is there at load, is not listed."""
-        own = self.staged[body].get(buffer)
+        own = self.staged[body].get(span[0])
         if own is not None:
             return own
-        return frozenset().union(*(values for (low, high), values in
-                                   self.held.get(buffer, {}).items() if low < end and first < high))
+        return frozenset().union(*(self.held.get(cell, ()) for cell in self.cells(span)))
 
     def follow(self, writers: Iterable[Writer]) -> None:
         """Adds what operations put into STATE and SCRATCH until nothing is new."""
-        waiting, changed = list(writers), True
-        while changed:
-            changed = False
-            for writer in waiting:
-                buffer, first, end = writer.target
-                own = self.held.setdefault(buffer, {}).setdefault((first, end), set())
-                before = len(own)
-                own |= writer.values
-                if writer.source is not None:
-                    own |= self._copied(writer.body, writer.source)
-                changed |= len(own) > before
+        waiting = list(dict.fromkeys(writers))
+        readers: dict[int, list[Writer]] = {}
+        for writer in waiting:
+            if writer.source is not None:
+                readers.setdefault(writer.source[0], []).append(writer)
+        while waiting:
+            writer = waiting.pop()
+            if self._put(writer):
+                waiting += readers.get(writer.target[0], ())
 
-    def _copied(self, body: int, source: tuple[int, int, int]) -> set[Value]:
-        found = self.of(body, *source)
-        return {NUMBER if COPIED.get(value.kind) else value for value in found}
+    def _put(self, writer: Writer) -> bool:
+        """Adds what one operation writes; whether some of it is new."""
+        fresh = set(writer.values)
+        if writer.source is not None:
+            fresh |= {NUMBER if value.kind in COPIED else value
+                      for value in self.of(writer.body, writer.source)}
+        changed = False
+        for cell in self.cells(writer.target):
+            held = self.held.setdefault(cell, set())
+            new = fresh - held
+            if len(held) + len(new) > VALUES_MAX:
+                new = {NUMBER} - held  # anything: what is more may be as well
+            held |= new
+            changed |= bool(new)
+        return changed
 
 
 def staged_values(
@@ -143,20 +169,19 @@ def staged_values(
 
 
 def writers_of(
-    body: int, name: str, part: Any, touch: Touch, span: tuple[int, int, int],
-    source: tuple[int, int, int] | None, group: int,
+    body: int, part: Any, touch: Touch, span: Span, source: Span | None, group: int,
 ) -> list[Writer]:
     """What one touch of an operation writes. source: of an operation that copies."""
     buffer, first, _ = span
     columns = COLUMNS.get(touch.values)
     if columns is not None:
         return [Writer(body, (buffer, first + i, first + i + 1), frozenset([
-            Value("constant", 1) if kind == "one" else Value(kind)]))
+            constant(1) if kind == "one" else Value(kind)]))
             for i, kind in enumerate(columns)]
     if touch.values == "copy":
         return [Writer(body, span, frozenset(), source)]
     if touch.values == "fill":
-        return [Writer(body, span, frozenset([Value("constant", part.value)]))]
+        return [Writer(body, span, frozenset([constant(part.value)]))]
     if touch.values == "page":
         return [Writer(body, span, frozenset([Value("page", group)]))]
     kind = "drawn count" if touch.values == "drawn_count" else touch.values

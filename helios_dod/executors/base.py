@@ -38,6 +38,15 @@ class Geometry:
         return values[symbol] * multiplier
 
 
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping, by /proc/meminfo; None where that does not say."""
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
 class DeviceError(RuntimeError):
     """A device call failed: its name, its arguments and what it answered."""
 

@@ -41,6 +41,7 @@ class Assets:
     template_tokens: dict[str, str] = field(default_factory=dict)
     output: OutputSyntax | None = None  # None: all output is text
     masks: bool = False  # the programs take grammar masks
+    scores: bool = True  # there is a program that scores prompts
     image: ImageSyntax | None = None  # None: the model takes no images
     boundaries: tuple[Boundary, ...] = ()  # where a prompt's prefix may be shared
     image_encoder: bool = False  # the engine makes features of images

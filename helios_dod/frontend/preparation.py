@@ -385,6 +385,10 @@ class Preparer:
         """Every choice of every prompt. source: the field that holds the prompts. scored: their
         tokens are scored even if the request does not say so."""
         scored = scored or request.prompt_logprobs is not None
+        if scored and not self.assets.scores:
+            field = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+            raise RequestError(f"'{field}': this model has no program that scores prompts.",
+                               field, "unsupported_value")
         seed = request.seed if request.seed is not None else secrets.randbits(64)
         count, made = request.n or 1, []
         for row, prompt in enumerate(prompts):

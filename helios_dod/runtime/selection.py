@@ -6,6 +6,7 @@ from pathlib import Path
 
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
+from helios_dod.executors import base
 from helios_dod.executors.base import Geometry
 from helios_dod.limits import HUGE, LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
 from helios_dod.runtime.options import EngineOptions
@@ -82,13 +83,12 @@ class Selection:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping, by /proc/meminfo."""
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    raise SelectionError(
-        "cache_bytes", "default", "but /proc/meminfo has no MemAvailable: choose it")
+    """Memory that can be had without swapping. Raises SelectionError where nothing says."""
+    free = base.available_bytes()
+    if free is None:
+        raise SelectionError(
+            "cache_bytes", "default", "but /proc/meminfo has no MemAvailable: choose it")
+    return free
 
 
 def choose_number(field: str, asked: int | None, most: int) -> int:

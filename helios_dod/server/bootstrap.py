@@ -21,6 +21,7 @@ from helios_dod.frontend.output.wire import from_contract
 from helios_dod.frontend.syntaxes import compose
 from helios_dod.frontend.text import ByteTable
 from helios_dod.runtime.binding import takes_masks
+from helios_dod.terms import OP_SCORED_PREFILL
 
 
 def sampling_of(declared: PreparedSampling) -> Sampling:
@@ -93,6 +94,7 @@ class Bootstrap:
             template_tokens=dict(frontend.template_tokens),
             output=compose(tool_syntax, reasoning_syntax, output),
             masks=takes_masks(contract.programs, host_pending=False),
+            scores=any(p.operation == OP_SCORED_PREFILL for p in contract.programs),
             image=images_of(contract),
             boundaries=tuple(Boundary(rule.roles, Constraint(rule.constraint))
                              for rule in frontend.prefix_boundaries)))

@@ -4,11 +4,12 @@ scratch, and the world's staging and completion columns of each frame.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.base import DeviceError, Geometry, available_bytes
 from helios_dod.executors.host.panels import PanelShape
 
 ALIGN = 64
@@ -49,12 +50,15 @@ class Bound:
     @property
     def columns(self) -> int:
         """Elements of one row of axis 0."""
-        return int(np.prod(self.shape[1:], dtype=np.int64))
+        return prod(self.shape[1:])
 
 
 def aligned_zeros(nbytes: int) -> np.ndarray:
     """uint8 zeros on a cache line, with slack behind them."""
-    raw = np.zeros(nbytes + ALIGN + SLACK, np.uint8)
+    try:
+        raw = np.zeros(nbytes + ALIGN + SLACK, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: more than there are addresses
+        raise DeviceError(f"{nbytes} bytes of memory asked, but cannot be had") from error
     start = -raw.ctypes.data % ALIGN
     return raw[start : start + nbytes]
 
@@ -90,6 +94,7 @@ class Memory:
         self.world = world
         self._weights, self._first = weights, staging_first
         self.owned: dict[int, np.ndarray] = {}  # buffer index -> its bytes
+        self._require_room(manifest, geometry)
         self.buffers = [self._bind(i, b, geometry) for i, b in enumerate(manifest.buffers)]
         caches = [bound for bound, declared in zip(self.buffers, manifest.buffers, strict=True)
                   if bound.kind == CACHE and declared.shape[0].symbol == PAGES]
@@ -105,13 +110,25 @@ class Memory:
             if self.buffers[i].kind == CACHE
         ]
 
+    @staticmethod
+    def _require_room(manifest: Any, geometry: Geometry) -> None:
+        """Refuses what the machine cannot hold before any of it is touched."""
+        sizes = {buffer.name: ITEM_BYTES.get(buffer.dtype, 0) * prod(
+            geometry.extent(e.symbol, e.multiplier) for e in buffer.shape)
+            for buffer in manifest.buffers if buffer.kind in (STATE, CACHE, SCRATCH)}
+        free, asked = available_bytes(), sum(sizes.values())
+        if free is not None and asked > free:
+            largest = max(sizes, key=lambda name: sizes[name])
+            raise DeviceError(f"buffers: {asked} bytes of memory asked, {free} are free; the "
+                              f"largest is {largest!r} with {sizes[largest]}")
+
     def _bind(self, index: int, buffer: Any, geometry: Geometry) -> Bound:
         shape = tuple(geometry.extent(e.symbol, e.multiplier) for e in buffer.shape)
         if buffer.dtype not in ITEM_BYTES:
             raise DeviceError(f"buffer {buffer.name!r}: data type {buffer.dtype} is unknown")
         item = ITEM_BYTES[buffer.dtype]
-        row = item * int(np.prod(shape[1:], dtype=np.int64))
-        nbytes = item * int(np.prod(shape, dtype=np.int64))
+        row = item * prod(shape[1:])  # of Python's integers, which no core's axes overflow
+        nbytes = row * shape[0]
         panel = _panel_of(buffer)
         if buffer.kind == WEIGHT:
             address = (self._weight(buffer, panel.matrix_bytes if panel else nbytes),) * 2
