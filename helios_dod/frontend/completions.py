@@ -6,13 +6,11 @@ with chat requests is checked and prepared as there.
 
 from typing import Any, NoReturn
 
-from helios_dod.frontend.demands import ResponseFormat, StructuredOutputs
 from helios_dod.frontend.requests import (
     ChatRequest,
+    Generation,
     RequestError,
     Shape,
-    StreamOptions,
-    Strict,
     check_lists,
     check_numbers,
     check_observation,
@@ -24,54 +22,19 @@ PROMPTS_MAX = 128
 MAX_TOKENS = 16  # OpenAI's default
 
 
-class CompletionRequest(Strict):
-    """The body of a completion request. Fields typed None are refused by name."""
+class CompletionRequest(Generation, kw_only=True):
+    """The body of a completion request."""
 
-    model: str
     prompt: str | list[str | int | list[int]]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     echo: bool | None = None
     logprobs: int | None = None
-    n: int | None = None
     best_of: int | None = None
     suffix: None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    ignore_eos: bool | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    stop_token_sequences: list[list[int]] | None = None
-    include_stop_str_in_output: bool | None = None
-    priority: int | None = None
-    deadline_ms: int | None = None
-    return_token_ids: bool | None = None
-    return_token_timestamps: bool | None = None
-    prompt_logprobs: int | None = None
     add_special_tokens: bool | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    guided_decoding_backend: None = None
-    guided_whitespace_pattern: None = None
-    user: str | None = None
 
 
 COMPLETION = Shape.of(CompletionRequest)
-SHARED = tuple(name for name in CompletionRequest.__struct_fields__
-               if name in ChatRequest.__struct_fields__ and name not in ("logprobs", "max_tokens"))
+SHARED = tuple(name for name in Generation.__struct_fields__ if name != "max_tokens")
 
 
 def refuse(name: str, problem: str, code: str = "invalid_value") -> NoReturn:

@@ -120,17 +120,15 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class ChatRequest(Strict):
-    """The body of a chat completion request. Fields typed None are refused by name."""
+class Generation(Strict):
+    """What requests of chats and of completions share. Fields typed None are refused by name."""
 
     model: str
-    messages: list[Message]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     seed: int | None = None
     max_tokens: int | None = None
-    max_completion_tokens: int | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -140,8 +138,6 @@ class ChatRequest(Strict):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -152,12 +148,6 @@ class ChatRequest(Strict):
     return_token_ids: bool | None = None
     return_token_timestamps: bool | None = None
     prompt_logprobs: int | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None
@@ -166,6 +156,21 @@ class ChatRequest(Strict):
     guided_grammar: str | None = None
     guided_decoding_backend: None = None
     guided_whitespace_pattern: None = None
+    user: str | None = None
+
+
+class ChatRequest(Generation, kw_only=True):
+    """The body of a chat completion request."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
     thinking_token_budget: int | None = None  # tokens of reasoning; then it is closed
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
