@@ -25,6 +25,7 @@ from helios_dod.limits import (
 )
 from helios_dod.system import kernel, load_acquire, store_release
 from helios_dod.terms import (
+    EGRESS_FINISHED,
     EGRESS_TOKEN,
     FLAG_KEEP_STOP,
     FLAG_PENALTIES,
@@ -172,7 +173,8 @@ def take_events(world, frontend, kind, reason, tag, token, index, shown, text, v
         text[i] = ring.text[frontend, row]
         value[i] = ring.value[frontend, row]
         limit[i] = ring.limit[frontend, row]
-        completed_ns[i] = ring.completed_ns[frontend, row] if kind[i] == EGRESS_TOKEN else 0
+        timed = kind[i] == EGRESS_TOKEN or kind[i] == EGRESS_FINISHED
+        completed_ns[i] = ring.completed_ns[frontend, row] if timed else 0
         top_count[i] = ring.top_count[frontend, row]
         if top_count[i] >= 0:
             logprob[i] = ring.logprob[frontend, row]

@@ -9,7 +9,7 @@ import json
 import os
 import select
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Running:
     deadline_ns: int
     count: int = 0
     stop: int = 0  # which stop id ended it
+    began_ns: int = field(default_factory=time.monotonic_ns)
 
 
 class FakeEngine:
@@ -215,7 +216,7 @@ class FakeEngine:
         self.running.remove(request)
         self.world[0]["counters"]["finished"] += 1
         self.put(request, kind=EGRESS_FINISHED, reason=reason, token=request.stop,
-                 index=request.count, value=1,
+                 index=request.count, value=1, completed_ns=request.began_ns,
                  shown=request.count - (reason in WITHHELD))
 
 

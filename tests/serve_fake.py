@@ -56,7 +56,7 @@ def main(core: str, port: str, *settings: str) -> int:
     engine = {name: int(given.pop(name)) for name in ("max_active", "context_tokens")
               if name in given}
     rest: dict[str, Any] = {
-        name: value if name in ("limits_name", "log") else Path(value) if name == "uds" else
+        name: value if name in ("limits_name", "log", "otlp") else Path(value) if name == "uds" else
         tuple(map(Path, value.split(","))) if name == "tls" else
         tuple(value.split(",")) if name == "cors_origins" else
         tuple(map(key_digest, value.split(","))) if name == "key_digests" else int(value)

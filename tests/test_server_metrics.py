@@ -86,14 +86,15 @@ def test_contract_names_and_launches() -> None:
 
 def test_histograms_count_each_choice_once() -> None:
     control = SharedMemory(TEST_MIN).control
-    tags, began, last = (np.array([65536, 131073], np.int64), np.array([100, 0], np.int64),
-                         np.zeros(2, np.int64))
+    tags, began = np.array([65536, 131073], np.int64), np.array([100, 0], np.int64)
+    first, last = np.zeros(2, np.int64), np.zeros(2, np.int64)
 
     def note(now: int, *events: tuple[int, int]) -> None:
         kind = np.array([e[0] for e in events], np.uint8)
-        note_events(control, 1, tags, began, last, 0xFFFF, kind,
+        note_events(control, 1, tags, began, first, last, 0xFFFF, kind,
                     np.full(len(events), FINISH_LIMIT, np.uint8),
-                    np.array([e[1] for e in events], np.int64), now)
+                    np.array([e[1] for e in events], np.int64),
+                    np.full(len(events), 1_000_100, np.int64), now)
 
     note(2_000_100, (EGRESS_TOKEN, 65536), (EGRESS_TOKEN, 7 << 16))  # the second is nobody's
     note(5_000_100, (EGRESS_TOKEN, 65536), (EGRESS_TOKEN, 131073), (EGRESS_FINISHED, 65536))
@@ -102,6 +103,8 @@ def test_histograms_count_each_choice_once() -> None:
     assert table["first_token"][1, 1] == 1  # 2 ms, up to 2.5
     assert table["gap"][1].tolist().index(1) == BOUNDS_MS.index(5) and table["gap"][1].sum() == 1
     assert table["whole_ns"][1] == 5_000_000 and table["finishes"][1, FINISH_LIMIT] == 1
+    assert table["queue_ns"][1] == 1_000_000 and table["queue"][1, 0] == 1
+    assert first.tolist() == [2_000_100, 5_000_100]
     assert not table["first_token"][0].any()
     note(10**12, (EGRESS_TOKEN, 65536))
     assert table["gap"][1, -1] == 1

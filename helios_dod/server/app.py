@@ -39,6 +39,7 @@ from helios_dod.server.options import ServeOptions
 from helios_dod.server.processes import exit_text, process_exit
 from helios_dod.server.remote_images import Fetcher
 from helios_dod.server.surface import RETRY, Surface
+from helios_dod.server.tracing import Tracer
 from helios_dod.tables.service import STATUS_CLASSES, announce_once
 
 
@@ -59,6 +60,7 @@ class App:
         self.death: str | None = None  # how the engine ended
         self.tasks: set[asyncio.Task[None]] = set()
         self.engine_pid, self.engine_pidfd = 0, -1
+        self.tracer: Tracer | None = None
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """ASGI entry."""
@@ -74,6 +76,7 @@ class App:
         options, began_ns, id = self.options, time.monotonic_ns(), request_id(exchange)
         origin = allowed_origin(exchange, options.cors_origins)
         exchange.extra = ((b"x-request-id", id), *origin)
+        exchange.traced = self.tracer is not None and exchange.method == "POST"
         try:
             if origin and exchange.method == "OPTIONS":
                 status = await preflight(exchange, list(self.surface.find(exchange.path)))
@@ -91,6 +94,8 @@ class App:
                 ExecutionFailed("Internal error.", code="internal_error"))
         self.count(status)
         log_request(exchange, options.log, id, status, began_ns)
+        if exchange.traced and self.tracer is not None:
+            self.tracer.record(exchange, id.decode(), status, began_ns)
 
     def count(self, status: int) -> None:
         """Counts a response by its class; 0: the client went away."""
@@ -109,11 +114,15 @@ class App:
                 self.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                if self.tracer is not None:
+                    await asyncio.to_thread(self.tracer.close)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
     def start(self) -> None:
         """Registers wake-ups and begins to load."""
+        if self.options.otlp is not None:
+            self.tracer = Tracer(self.options.otlp, self.worker)
         loop = asyncio.get_running_loop()
         workers = self.memory.control[0]["workers"]
         workers["pid"][self.worker] = os.getpid()

@@ -32,6 +32,7 @@ from helios_dod.server.errors import (
     ExecutionFailed,
     Unavailable,
 )
+from helios_dod.server.marks import ChoiceMarks
 from helios_dod.tables.durations import note_events
 from helios_dod.tables.service import (
     ask_abort,
@@ -130,6 +131,7 @@ class Choice:
     generated: int = 0
     cached: int = 0  # prompt tokens that were not computed
     entries: deque[bytes] = field(default_factory=deque)  # of tokens that may not be shown yet
+    admitted_ns: int = 0  # when the engine gave it a slot; 0: not, or not known yet
     entry_count: int = 0  # entries that were delivered
     submission: Submission | None = None
     stopped: Stopped = None
@@ -159,7 +161,7 @@ class Bridge:
         self._ends = np.zeros(BATCH, np.int64)
         rows = self.limits.requests_max
         self._tags, self._began = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
-        self._last = np.zeros(rows, np.int64)
+        self._first, self._last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._retrying = False
         self._aborts = int(self.memory.control[0]["workers"]["aborts"][self.worker])
 
@@ -223,6 +225,7 @@ class Bridge:
                             prompt_count=len(submission.prompt))
             tags[permit] = self._tags[permit] = submission.tag
             self._began[permit], self._last[permit] = now_ns, 0
+            self._first[permit] = 0
             self.choices[submission.tag] = choice
             if readings:  # its row of the detokeniser stays closed
                 choice.reading = readings[index]
@@ -240,6 +243,12 @@ class Bridge:
                 choice.live = False
                 self.outbox.append(choice.tag)
         self.flush()
+
+    def marks_of(self, choice: Choice) -> ChoiceMarks:
+        """When the choice was where, before it is dropped."""
+        row = choice.tag & ((1 << ROW_BITS) - 1)
+        return ChoiceMarks(int(self._began[row]), choice.admitted_ns, int(self._first[row]),
+                           int(self._last[row]), choice.generated)
 
     def drop(self, choices: list[Choice]) -> None:
         """The response is over, sent or not: cancels what lives and returns the permits."""
@@ -290,9 +299,10 @@ class Bridge:
 
     def _note(self, events: np.ndarray) -> None:
         """Counts a batch in the worker's histograms."""
-        columns = [np.ascontiguousarray(events[name]) for name in ("kind", "reason", "tag")]
-        note_events(self.memory.control, self.worker, self._tags, self._began, self._last,
-                    (1 << ROW_BITS) - 1, *columns, time.monotonic_ns())
+        columns = [np.ascontiguousarray(events[name])
+                   for name in ("kind", "reason", "tag", "completed_ns")]
+        note_events(self.memory.control, self.worker, self._tags, self._began, self._first,
+                    self._last, (1 << ROW_BITS) - 1, *columns, time.monotonic_ns())
 
     def deliver(self, events: np.ndarray) -> None:
         """Fans a batch out to the answers."""
@@ -386,6 +396,7 @@ class Bridge:
         choice.live = False
         reason = int(event["reason"])
         choice.generated, choice.cached = int(event["index"]), int(event["value"])
+        choice.admitted_ns = int(event["completed_ns"])
         ended = FINISH_REASONS.get(reason)
         if reason == FINISH_DEADLINE:
             choice.answer.failed(DeadlinePassed(

@@ -15,6 +15,7 @@ from helios_dod.server.answers import Answer, Script, Stream, Whole
 from helios_dod.server.bridge import Bridge, Choice
 from helios_dod.server.errors import DeadlinePassed, InvalidRequest, NotFound, too_many
 from helios_dod.server.http import Exchange
+from helios_dod.server.marks import Marks
 
 INLINE_BYTES = 16_384  # larger bodies are prepared on a thread, so that streams keep flowing
 
@@ -161,10 +162,17 @@ class Generator:
                 return 200
             return await self.send_whole(answer, exchange)
         finally:
+            if exchange.traced:
+                exchange.marks = self.marks_of(answer, choices)
             self.bridge.drop(choices)
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await gone
+
+    def marks_of(self, answer: Answer, choices: list[Choice]) -> Marks:
+        """What a trace tells of a request that was queued."""
+        return Marks(answer.ingress_ns + self.origin_ns, answer.enqueue_ns + self.origin_ns,
+                     answer.cached, [self.bridge.marks_of(choice) for choice in choices])
 
     def score_short(self, answer: Answer, choices: list[Choice]) -> None:
         """A prompt of one token has no scores to wait for."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helios_dod.server.errors import ApiError, InvalidRequest, RequestTimeout
+from helios_dod.server.marks import Marks
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -28,6 +29,8 @@ class Exchange:
     extra: Headers = ()
     body_bytes_max: int = 0
     notes: dict[str, Any] = field(default_factory=dict)  # what the log says about it
+    traced: bool = False
+    marks: Marks | None = None  # of a traced request
 
     @property
     def path(self) -> str:

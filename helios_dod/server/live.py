@@ -6,6 +6,7 @@ import numpy as np
 
 from helios_dod import terms
 from helios_dod.server.metrics import OPERATIONS, Tables
+from helios_dod.tables.requests import AGING_NS
 from helios_dod.terms import FREE, RUNNING, WAITING
 
 ROWS_MAX = 256  # requests that one answer lists
@@ -32,14 +33,15 @@ def requests_of(world: np.void) -> list[dict[str, Any]]:
     listed = []
     for row in rows[:ROWS_MAX]:
         state = int(states[row])
-        prompt = int(table["prompt_count"][row])
+        prompt, priority = int(table["prompt_count"][row]), int(table["priority"][row])
+        arrival = int(table["order_ns"][row]) - priority * AGING_NS
         listed.append({
             "row": row, "state": STATES[state], "worker": int(table["frontend"][row]),
-            "priority": int(table["priority"][row]), "prompt_tokens": prompt,
+            "priority": priority, "prompt_tokens": prompt,
             "cached_tokens": int(table["cached_count"][row]),
             "generated_tokens": int(table["token_count"][row]) - prompt,
             "output_limit": int(table["output_limit"][row]),
-            "age_ms": max(now - int(table["arrival_ns"][row]), 0) // 1_000_000,
+            "age_ms": max(now - arrival, 0) // 1_000_000,
             "slot": int(table["slot"][row]) if state == RUNNING else None,
             "waits_for": waiting_reason(world, row) if state == WAITING else None})
     return listed

@@ -238,6 +238,7 @@ def edge(tables: Tables) -> Iterator[Metric]:
         answers.add_metric([name], count)
     yield answers
     for name, metric, help_text in (
+            ("queue", "queue", "From submission to a slot of the engine"),
             ("first_token", "time_to_first_token", "From submission to the first token"),
             ("gap", "time_between_tokens", "Between two tokens of one answer"),
             ("whole", "request_duration", "From submission to the end of the answer")):
@@ -286,7 +287,8 @@ def vllm(tables: Tables, model: Callable[[], str]) -> Iterator[Metric]:
                           ("abort", finishes["cancelled"])):
         success.add_metric([name, reason], count)
     yield success
-    for column, metric in (("first_token", "time_to_first_token_seconds"),
+    for column, metric in (("queue", "request_queue_time_seconds"),
+                           ("first_token", "time_to_first_token_seconds"),
                            ("gap", "inter_token_latency_seconds"),
                            ("gap", "time_per_output_token_seconds"),
                            ("whole", "e2e_request_latency_seconds")):

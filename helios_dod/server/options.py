@@ -40,6 +40,7 @@ class ServeOptions:
     uds: Path | None = None  # a Unix socket to listen on instead of host and port
     tls: tuple[Path, Path] | None = None  # certificate chain and key
     vllm_metrics: bool = False
+    otlp: str | None = None  # where traces are posted
     restarts: int = 0  # of a failed engine
 
     def __post_init__(self) -> None:

@@ -166,6 +166,9 @@ def declare_operation(sections: Sections) -> None:
         help="a line on standard error for each request, without content (default %(default)s)")
     add("--vllm-metrics", action="store_true", default=False,
         help="also export metrics under the vllm: names that dashboards know")
+    add("--otlp", metavar="URL", default=None,
+        help="send a trace of each request to this OpenTelemetry collector, such as "
+             "http://127.0.0.1:4318 (needs the extra `otlp`)")
     add("--restart-engine", type=int, default=0, metavar="N",
         help="start a failed engine again, at most so often (default %(default)s: answer 503 with "
              "the cause)")
@@ -266,6 +269,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     from helios_dod.server.access import key_digest
     from helios_dod.server.bootstrap import load_assets
     from helios_dod.server.options import ServeOptions
+    from helios_dod.server.tracing import endpoint_of
 
     load = partial(load_assets, tool_syntax=args.tool_syntax,
                    reasoning_syntax=args.reasoning_syntax)
@@ -295,7 +299,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             key_digests=tuple(map(key_digest, api_keys(args))),
             cors_origins=tuple(args.cors_origin or ()), uds=args.uds,
             remote_images=args.remote_images, tls=tls_files(args),
-            vllm_metrics=args.vllm_metrics, restarts=args.restart_engine,
+            vllm_metrics=args.vllm_metrics,
+            otlp=args.otlp and endpoint_of(args.otlp), restarts=args.restart_engine,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
                 cache_bytes=args.cache_memory, threads=args.threads,

@@ -119,12 +119,14 @@ def take_slot(world, row):
     world[0].pages.promised_count += slots.restoring[slot]
     requests.slot[row] = slot
     requests.state[row] = RUNNING
+    if requests.admitted_ns[row] == 0:
+        requests.admitted_ns[row] = world[0].clock.now_ns
     if requests.grammar_bytes[row] > 0:
         take_grammar(world, slot)
 
 
 @system(
-    reads="settings.* clock.tick drafts.prior stops.active",
+    reads="settings.* clock.tick clock.now_ns drafts.prior stops.active",
     writes="requests.* slots.* pages.* snapshots.* windows.* tiers.oldest tiers.newest "
            "candidates.* grammars.* "
            "counters.*",

@@ -121,7 +121,8 @@ def write_token(world, request, index):
 
 @kernel
 def write_end(world, request):
-    """The final event: reason, generated and prompt tokens, prompt tokens that were cached."""
+    """The final event: reason, generated and prompt tokens, prompt tokens that were cached, when
+    it was admitted."""
     ring, requests = world[0].egress, world[0].requests
     frontend = requests.frontend[request]
     end = ring.end[frontend, 0]
@@ -135,6 +136,7 @@ def write_end(world, request):
     ring.index[frontend, row] = requests.token_count[request] - requests.prompt_count[request]
     ring.value[frontend, row] = requests.cached_count[request]
     ring.limit[frontend, row] = requests.prompt_count[request]
+    ring.completed_ns[frontend, row] = requests.admitted_ns[request]
     write_bounds(world, request, frontend, row)
     ring.top_count[frontend, row] = -1
     store_release(ring.end[frontend], 0, end + 1)

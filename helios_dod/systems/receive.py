@@ -5,7 +5,7 @@ import numpy as np
 from helios_dod.limits import EOS_MAX, NO_ROW, SCORES_MAX, TOKEN_BLOCK
 from helios_dod.system import kernel, store_release, system
 from helios_dod.tables.pages import pages_of
-from helios_dod.tables.requests import finish_request, take_request, waiting_insert
+from helios_dod.tables.requests import AGING_NS, finish_request, take_request, waiting_insert
 from helios_dod.tables.rings import egress_room, payload_index
 from helios_dod.tables.stops import BLOCK_STRINGS, load_stops
 from helios_dod.tables.tokens import take_blocks
@@ -31,8 +31,6 @@ from helios_dod.terms import (
     TEXT_ALL,
     WAITING,
 )
-
-AGING_NS = 60_000_000_000  # one priority class outweighs so much waiting, and no more
 
 
 @kernel
@@ -167,7 +165,7 @@ def accept_submission(world, frontend, source, row):
     requests.state[row] = WAITING
     requests.frontend[row] = frontend
     requests.tag[row] = ring.tag[frontend, source]
-    requests.arrival_ns[row] = world[0].clock.now_ns
+    requests.admitted_ns[row] = 0
     requests.deadline_ns[row] = ring.deadline_ns[frontend, source]
     requests.priority[row] = ring.priority[frontend, source]
     requests.flags[row] = ring.flags[frontend, source]
@@ -179,7 +177,7 @@ def accept_submission(world, frontend, source, row):
     requests.emitted_count[row] = 0
     requests.scored_count[row] = 0
     requests.salt[row] = ring.salt[frontend, source]
-    requests.order_ns[row] = requests.arrival_ns[row] + requests.priority[row] * AGING_NS
+    requests.order_ns[row] = world[0].clock.now_ns + requests.priority[row] * AGING_NS
     requests.match_page[row] = NO_ROW
     requests.match_count[row] = 0
     requests.match_snapshot[row] = NO_ROW
@@ -235,6 +233,7 @@ def abandon(world, frontend, row):
     ring.tag[frontend, at] = world[0].ingress.tag[frontend, row]
     ring.index[frontend, at] = 0
     ring.value[frontend, at] = 0
+    ring.completed_ns[frontend, at] = 0
     ring.limit[frontend, at] = world[0].ingress.prompt_count[frontend, row]
     ring.shown[frontend, at] = 0
     ring.text[frontend, at] = TEXT_ALL

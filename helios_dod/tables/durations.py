@@ -1,4 +1,5 @@
-"""Histograms of what a frontend worker sees of answers: first tokens, gaps, whole durations."""
+"""Histograms of what a frontend worker sees of answers: waits, first tokens, gaps, whole
+durations."""
 
 import numpy as np
 
@@ -22,6 +23,8 @@ class Durations:
     first_token_ns: i64
     gap: i64[BUCKETS]  # between two tokens of one choice
     gap_ns: i64
+    queue: i64[BUCKETS]  # from submission to a slot
+    queue_ns: i64
     whole: i64[BUCKETS]  # from submission to the last event
     whole_ns: i64
     finishes: i64[REASONS]  # choices by how they ended
@@ -37,9 +40,11 @@ def bucket(duration):
 
 
 @kernel
-def note_events(control, worker, tags, began, last, rows_mask, kind, reason, tag, now_ns):
-    """Counts a batch of events. tags, began, last: by permit row, the choice that has it, when it
-    was submitted and when its newest token came (0: none). rows_mask: the row's bits of a tag."""
+def note_events(control, worker, tags, began, first, last, rows_mask, kind, reason, tag,
+                completed_ns, now_ns):
+    """Counts a batch of events. tags, began, first, last: by permit row, the choice that has it,
+    when it was submitted, when its first and its newest token came (0: none). rows_mask: the row's
+    bits of a tag."""
     table = control[0].durations
     for i in range(kind.shape[0]):
         row = tag[i] & rows_mask
@@ -47,6 +52,7 @@ def note_events(control, worker, tags, began, last, rows_mask, kind, reason, tag
             continue
         if kind[i] == EGRESS_TOKEN:
             if last[row] == 0:
+                first[row] = now_ns
                 spent = now_ns - began[row]
                 table.first_token[worker, bucket(spent)] += 1
                 table.first_token_ns[worker] += spent
@@ -56,6 +62,10 @@ def note_events(control, worker, tags, began, last, rows_mask, kind, reason, tag
                 table.gap_ns[worker] += spent
             last[row] = now_ns
         elif kind[i] == EGRESS_FINISHED:
+            if completed_ns[i] > 0:
+                spent = max(completed_ns[i] - began[row], 0)
+                table.queue[worker, bucket(spent)] += 1
+                table.queue_ns[worker] += spent
             spent = now_ns - began[row]
             table.whole[worker, bucket(spent)] += 1
             table.whole_ns[worker] += spent

@@ -5,6 +5,8 @@ from helios_dod.schema import i32, i64, scalar, table, u8, u32, u64
 from helios_dod.system import kernel
 from helios_dod.terms import FINISHED, FLAG_SCORED, FREE, RUNNING, SLOT_DRAINING, WAITING
 
+AGING_NS = 60_000_000_000  # one priority class outweighs so much waiting, and no more
+
 
 @table(rows="requests_max")
 class Requests:
@@ -22,7 +24,7 @@ class Requests:
     generation: u32
     frontend: i32
     tag: i64  # the frontend's own name for the request
-    arrival_ns: i64
+    admitted_ns: i64  # when it first got a slot, 0: never
     deadline_ns: i64  # 0: none
     priority: i32  # smaller runs first
     slot: i32

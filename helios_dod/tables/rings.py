@@ -67,7 +67,8 @@ class Egress:
     text: i32["egress_rows_max"]  # bytes of their text that may be shown, or TEXT_ALL
     value: i64["egress_rows_max"]  # rejection: what was asked; FINISHED: cached prompt tokens
     limit: i64["egress_rows_max"]  # rejection: what is possible
-    completed_ns: i64["egress_rows_max"]  # of a timed token, else 0
+    # of a timed token, else 0; of FINISHED: when the request first got a slot, 0: never
+    completed_ns: i64["egress_rows_max"]
     logprob: i32["egress_rows_max"]  # float32 bits
     top_count: i32["egress_rows_max"]  # -1: no log-probabilities
     top_tokens: i32["egress_rows_max", "TOP_LOGPROBS_MAX"]
