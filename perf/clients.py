@@ -1,9 +1,12 @@
 """Real clients against a live server: each package's own calls, streaming and not.
 
-    PYTHON perf/clients.py http://127.0.0.1:8000 [--out results.json]
+    PYTHON perf/clients.py --serve HELIOS_PYTHON [--core CORE] [--out results.json]
+    PYTHON perf/clients.py --url http://127.0.0.1:8000 [--out results.json]
 
 PYTHON has the packages: openai, anthropic, litellm, langchain-openai, and optionally schemathesis
-and guidellm (their commands beside it). A package that is not there is reported as absent."""
+and guidellm (their commands beside it). A package that is not there is reported as absent.
+HELIOS_PYTHON has this one: it serves the core (default: the demo core) twice, on the core's own
+device and on the simulated executor at real pace, and every client asks both."""
 
 import argparse
 import asyncio
@@ -14,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from streaming import Served
 
 TOOL = {"name": "weather", "description": "Weather of a city", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
@@ -172,20 +178,22 @@ def version_of(name: str) -> str:
     return importlib.metadata.version(name)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url")
-    parser.add_argument("--model", default="default")
-    parser.add_argument("--only", action="append")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--tokenizer", help="a tokenizer's folder, for guidellm")
-    args = parser.parse_args()
-    if args.tokenizer:
-        CLIENTS["guidellm"] = partial(with_guidellm, tokenizer=args.tokenizer)
+TOKENIZER = """import sys
+from pathlib import Path
+from helios_dod.cores.demo import demo_core
+from helios_dod.server.bootstrap import load_assets
+core, folder = Path(sys.argv[1]) if sys.argv[1] else demo_core(), Path(sys.argv[2])
+(folder / "tokenizer.json").write_bytes(load_assets(core).tokenizer_json)
+(folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+"""
+EXECUTORS = {"host": [], "simulated": ["--executor", "simulated", "--pace", "real"]}
+
+
+def ask_all(url: str, model: str, only: list[str] | None) -> dict[str, Any]:
+    """Every client's version, and what passed or failed."""
     results: dict[str, Any] = {}
     for name, run in CLIENTS.items():
-        if args.only and name not in args.only:
+        if only and name not in only:
             continue
         try:
             version = version_of(name)
@@ -193,14 +201,53 @@ def main() -> int:
             results[name] = {"absent": True}
             continue
         try:
-            results[name] = {"version": version, "passed": run(args.url, args.model)}
+            results[name] = {"version": version, "passed": run(url, model)}
         except Exception as error:
             traceback.print_exc()
             results[name] = {"version": version, "failed": f"{type(error).__name__}: {error}"}
         print(name, results[name], flush=True)
+    return results
+
+
+def serve_and_ask(python: str, core: str, only: list[str] | None) -> dict[str, Any]:
+    """The results on each executor."""
+    results = {}
+    for name, words in EXECUTORS.items():
+        server = Served([*([core] if core else []), "--cache-memory", "400M", *words], python)
+        try:
+            url = f"http://127.0.0.1:{server.port}"
+            with urllib.request.urlopen(url + "/v1/models") as answer:
+                model = json.load(answer)["data"][0]["id"]
+            results[name] = ask_all(url, model, only)
+        finally:
+            server.stop()
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--url")
+    where.add_argument("--serve", metavar="HELIOS_PYTHON")
+    parser.add_argument("--core", default="")
+    parser.add_argument("--model", default="default", help="with --url")
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--tokenizer", help="with --url: a tokenizer's folder, for guidellm")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.serve:
+            subprocess.run([args.serve, "-c", TOKENIZER, args.core, folder], check=True)
+        if args.serve or args.tokenizer:
+            CLIENTS["guidellm"] = partial(with_guidellm, tokenizer=args.tokenizer or folder)
+        if args.serve:
+            results = serve_and_ask(args.serve, args.core, args.only)
+        else:
+            results = {args.url: ask_all(args.url, args.model, args.only)}
     if args.out:
         args.out.write_text(json.dumps(results, indent=1) + "\n")
-    return int(any("failed" in result for result in results.values()))
+    return int(any("failed" in result for named in results.values() for result in named.values()))
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ def cpu_seconds(pid: int) -> tuple[float, float]:
 class Served:
     """A server process; its port, engine and workers."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], python: str = sys.executable) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "helios_dod", "serve", *words, "--port", "0"],
+            [python, "-m", "helios_dod", "serve", *words, "--port", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         threading.Thread(target=self.read, daemon=True).start()
         while not any(line.startswith("ready") for line in self.lines):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Event
 from helios_dod.frontend.preparation import Prepared
-from helios_dod.server.bridge import Choice, Stopped
+from helios_dod.server.choices import Choice, Stopped
 from helios_dod.server.chunks import Score, call_json, escaped
 from helios_dod.server.errors import ApiError
 from helios_dod.server.http import Headers, Send

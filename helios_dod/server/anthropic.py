@@ -12,7 +12,7 @@ from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONIN
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.server.answers import Answer, Whole
-from helios_dod.server.bridge import Stopped
+from helios_dod.server.choices import Stopped
 from helios_dod.server.chunks import Score, as_json, escaped, named_event
 from helios_dod.server.errors import ApiError
 from helios_dod.server.responses import inside

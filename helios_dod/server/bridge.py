@@ -14,24 +14,24 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from helios_dod.edges import Edge, Submission
-from helios_dod.frontend.output.terms import Event
 from helios_dod.frontend.reading import Reading
 from helios_dod.frontend.text import ROW_BITS, Detokeniser
 from helios_dod.limits import Limits
-from helios_dod.server.chunks import LogprobEntries, Score
-from helios_dod.server.control import SharedMemory
-from helios_dod.server.errors import (
-    Aborted,
-    ApiError,
-    DeadlinePassed,
-    ExecutionFailed,
-    Unavailable,
+from helios_dod.server.choices import (
+    FINISH_REASONS,
+    Answer,
+    Choice,
+    failure_of,
+    rejection_of,
+    stopped_by,
 )
+from helios_dod.server.chunks import LogprobEntries
+from helios_dod.server.control import SharedMemory
+from helios_dod.server.errors import Aborted, ApiError, ExecutionFailed
 from helios_dod.server.marks import ChoiceMarks
 from helios_dod.tables.durations import note_events
 from helios_dod.tables.service import (
@@ -42,103 +42,21 @@ from helios_dod.tables.service import (
     seconds_to_permits,
 )
 from helios_dod.terms import (
-    ANSWER_NO_COMPILE,
-    ANSWER_NO_MASK,
-    ANSWER_NO_TOKEN,
     EGRESS_FINISHED,
     EGRESS_REJECTED,
     EGRESS_SCORE,
     EGRESS_TOKEN,
-    FINISH_CANCELLED,
-    FINISH_DEADLINE,
-    FINISH_DEVICE_ERROR,
     FINISH_EOS,
-    FINISH_GRAMMAR,
-    FINISH_LIMIT,
-    FINISH_NON_FINITE,
-    FINISH_STOP_SEQUENCE,
-    FINISH_STOP_STRING,
-    FINISH_STOP_TOKEN,
     FREE,
-    REJECT_GRAMMAR,
-    REJECT_PAGES,
 )
 from helios_dod.world import attach
 
+ROW_MASK = (1 << ROW_BITS) - 1  # of a tag: its permit
 NAME = re.compile(r"[0-9a-f]{24}")
 READ = (EGRESS_TOKEN, EGRESS_FINISHED)  # events that a parser takes
 BATCH = 1024  # events taken at once
 BATCHES_PER_WAKE = 64
 RETRY_S = 0.002  # a full ingress ring is tried again after this
-FINISH_REASONS = {FINISH_EOS: "stop", FINISH_STOP_TOKEN: "stop", FINISH_STOP_SEQUENCE: "stop",
-                  FINISH_STOP_STRING: "stop", FINISH_LIMIT: "length"}
-FAILURES = {
-    FINISH_CANCELLED: "The request was cancelled by the server.",
-    FINISH_NON_FINITE: "The model produced logits that are not finite for this request.",
-    FINISH_DEVICE_ERROR: "The device failed while executing this request.",
-}
-
-
-GRAMMAR_FAILURES = {
-    ANSWER_NO_COMPILE: "it does not compile",
-    ANSWER_NO_MASK: "a mask of it would cost more than it may",
-    ANSWER_NO_TOKEN: "the model wrote a token that is not in it",
-}
-Stopped = str | int | list[int] | None  # the stop that ended an output
-
-
-def stopped_by(submission: Submission | None, reason: int, which: int) -> Stopped:
-    """The stop string, token or sequence that ended a request; None: none did."""
-    if submission is None:
-        return None
-    if reason == FINISH_STOP_STRING:
-        return submission.stop_strings[which].decode()
-    if reason == FINISH_STOP_SEQUENCE:
-        return list(submission.stop_sequences[which])
-    return submission.stop_ids[which] if reason == FINISH_STOP_TOKEN else None
-
-
-class Answer(Protocol):
-    """What receives a request's events. No method may block or await."""
-
-    def token(self, choice: "Choice", text: bytes, entry: bytes) -> None:
-        """Escaped text that one more token decided, and its log-probability entries if asked."""
-
-    def said(self, choice: "Choice", events: Sequence[Event], entry: bytes) -> None:
-        """What the choice's parser made of one more token, and entries if asked."""
-
-    def observed(self, choice: "Choice", token: int, completed_ns: int) -> None:
-        """A generated token, shown or not, and when it was accepted (0: not asked for)."""
-
-    def prompt_scored(self, choice: "Choice", scores: Sequence[Score]) -> None:
-        """The scores of the choice's prompt, from its second token on."""
-
-    def finished(self, choice: "Choice", text: bytes, entry: bytes, reason: str) -> None:
-        """The choice is complete; `generated` and `cached` are set."""
-
-    def failed(self, error: ApiError) -> None:
-        """The whole request failed. May be called more than once."""
-
-
-@dataclass(slots=True)
-class Choice:
-    """One submitted choice of a request; lives while its permit does."""
-
-    tag: int
-    index: int
-    answer: Answer
-    live: bool = True  # the engine knows it
-    generated: int = 0
-    cached: int = 0  # prompt tokens that were not computed
-    entries: deque[bytes] = field(default_factory=deque)  # of tokens that may not be shown yet
-    admitted_ns: int = 0  # when the engine gave it a slot; 0: not, or not known yet
-    entry_count: int = 0  # entries that were delivered
-    submission: Submission | None = None
-    stopped: Stopped = None
-    reading: Reading | None = None  # None: all output is text
-    observed: bool = False
-    prompt_count: int = 0
-    scores: list[Score] = field(default_factory=list)
 
 
 @dataclass
@@ -246,7 +164,7 @@ class Bridge:
 
     def marks_of(self, choice: Choice) -> ChoiceMarks:
         """When the choice was where, before it is dropped."""
-        row = choice.tag & ((1 << ROW_BITS) - 1)
+        row = choice.tag & ROW_MASK
         return ChoiceMarks(int(self._began[row]), choice.admitted_ns, int(self._first[row]),
                            int(self._last[row]), choice.generated)
 
@@ -255,9 +173,9 @@ class Bridge:
         self.cancel(choices)
         for choice in choices:
             self.choices.pop(choice.tag, None)
-            self._tags[choice.tag & ((1 << ROW_BITS) - 1)] = -1
+            self._tags[choice.tag & ROW_MASK] = -1
             self.detokeniser.close(choice.tag)
-        self.release([choice.tag & ((1 << ROW_BITS) - 1) for choice in choices])
+        self.release([choice.tag & ROW_MASK for choice in choices])
 
     def flush(self) -> None:
         """Moves the outbox into the ingress ring as far as it has room, in order."""
@@ -302,7 +220,7 @@ class Bridge:
         columns = [np.ascontiguousarray(events[name])
                    for name in ("kind", "reason", "tag", "completed_ns")]
         note_events(self.memory.control, self.worker, self._tags, self._began, self._first,
-                    self._last, (1 << ROW_BITS) - 1, *columns, time.monotonic_ns())
+                    self._last, ROW_MASK, *columns, time.monotonic_ns())
 
     def deliver(self, events: np.ndarray) -> None:
         """Fans a batch out to the answers."""
@@ -398,20 +316,8 @@ class Bridge:
         choice.generated, choice.cached = int(event["index"]), int(event["value"])
         choice.admitted_ns = int(event["completed_ns"])
         ended = FINISH_REASONS.get(reason)
-        if reason == FINISH_DEADLINE:
-            choice.answer.failed(DeadlinePassed(
-                "The request did not finish before its deadline.", "deadline_ms",
-                "deadline_passed"))
-            return
-        if reason == FINISH_GRAMMAR:
-            why = GRAMMAR_FAILURES.get(int(event["token"]), "the grammar worker failed")
-            choice.answer.failed(ExecutionFailed(
-                f"The answer could not be held to its grammar: {why}.", code="grammar_failed"))
-            return
         if ended is None:
-            choice.answer.failed(ExecutionFailed(
-                FAILURES.get(reason, f"The request ended with reason {reason}."),
-                code="execution_failed"))
+            choice.answer.failed(failure_of(reason, int(event["token"])))
             return
         entry = self._shown_entries(choice, event)
         choice.stopped = stopped_by(choice.submission, reason, int(event["token"]))
@@ -422,15 +328,8 @@ class Bridge:
 
     def _reject(self, choice: Choice, event: np.void) -> None:
         choice.live = False
-        asked, possible = int(event["value"]), int(event["limit"])
-        if int(event["reason"]) == REJECT_GRAMMAR:
-            choice.answer.failed(Unavailable(
-                "The engine cannot hold answers to a grammar.", code="engine_capacity"))
-            return
-        what = "cache pages" if int(event["reason"]) == REJECT_PAGES else "tokens"
-        choice.answer.failed(Unavailable(
-            f"The engine cannot take this request: it needs {asked} {what}, "
-            f"and {possible} are possible.", code="engine_capacity"))
+        choice.answer.failed(rejection_of(
+            int(event["reason"]), int(event["value"]), int(event["limit"])))
 
     def abort(self, name: str) -> int | None:
         """Asks for the end of the request of that name (see next_name), whichever worker has it:
@@ -438,7 +337,7 @@ class Bridge:
         if not NAME.fullmatch(name):
             return None
         worker, tag = int(name[:2], 16), int(name[2:16], 16)
-        row = tag & ((1 << ROW_BITS) - 1)
+        row = tag & ROW_MASK
         found = ask_abort(self.memory.control, worker, row, tag)
         return worker if found else None
 
@@ -446,7 +345,7 @@ class Bridge:
         """Ends the requests that someone asked to abort."""
         permits = self.memory.control[0]["permits"]
         for choice in list(self.choices.values()):
-            row = choice.tag & ((1 << ROW_BITS) - 1)
+            row = choice.tag & ROW_MASK
             if permits["abort_tag"][row] == choice.tag:
                 self.cancel([c for c in self.choices.values() if c.answer is choice.answer])
                 choice.answer.failed(Aborted("The request was aborted by its id.",

@@ -7,7 +7,7 @@ from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, decode_chat
 from helios_dod.frontend.text import ByteTable
 from helios_dod.server.answers import Answer, Collected, Whole
-from helios_dod.server.bridge import Stopped
+from helios_dod.server.choices import Stopped
 from helios_dod.server.chunks import (
     DONE,
     Score,

@@ -9,7 +9,6 @@ from helios_dod.frontend.output.terms import Event
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.text import ByteTable, TextStream
 from helios_dod.server.answers import Answer, Collected, Whole
-from helios_dod.server.bridge import Stopped
 from helios_dod.server.chat import (
     collected_observation,
     observations,
@@ -18,6 +17,7 @@ from helios_dod.server.chat import (
     running_usage,
     usage_of,
 )
+from helios_dod.server.choices import Stopped
 from helios_dod.server.chunks import (
     DONE,
     Score,

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import RequestError
 from helios_dod.server.answers import Answer, Script, Stream, Whole
-from helios_dod.server.bridge import Bridge, Choice
+from helios_dod.server.bridge import Bridge
+from helios_dod.server.choices import Choice
 from helios_dod.server.errors import DeadlinePassed, InvalidRequest, NotFound, too_many
 from helios_dod.server.http import Exchange
 from helios_dod.server.marks import Marks

@@ -12,7 +12,7 @@ from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, RequestError
 from helios_dod.frontend.responses import CHAT_NAMES, ResponseRequest, decode_response
 from helios_dod.server.answers import Answer, Collected, Whole
-from helios_dod.server.bridge import Stopped
+from helios_dod.server.choices import Stopped
 from helios_dod.server.chunks import Score, as_json, named_event
 from helios_dod.server.errors import ApiError
 
