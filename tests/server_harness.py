@@ -22,6 +22,9 @@ from helios_dod.server.processes import die_with_parent
 HERE = Path(__file__).parent
 PATIENCE_S = 120
 START_S = 400  # cold caches compile first
+# What the tests of faults are run over: the engine's test double, or `helios serve` on the demo
+# core, on its own device or the simulated one.
+SERVED = os.environ.get("HELIOS_TEST_SERVER", "double")
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE_S) -> Any:
@@ -109,7 +112,7 @@ class Server:
 
 def body(**fields: Any) -> dict[str, Any]:
     """A request body with defaults."""
-    return {"model": "fake-model", "messages": [{"role": "user", "content": "Hello"}], **fields}
+    return {"model": "default", "messages": [{"role": "user", "content": "Hello"}], **fields}
 
 
 def fake_command(core: Path, port: int = 0, *settings: str) -> list[str]:
@@ -136,6 +139,20 @@ def serving(core: Path, *settings: str, port: int = 0, env: dict[str, str] | Non
             ready: bool = True) -> Iterator[Server]:
     """A server over the engine's test double."""
     with running(fake_command(core, port, *settings), env, ready) as server:
+        yield server
+
+
+@contextmanager
+def serving_any(core: Path, workers: int) -> Iterator[Server]:
+    """What SERVED names. core: of the double."""
+    if SERVED == "double":
+        with serving(core, f"workers={workers}") as server:
+            yield server
+        return
+    words = ["-m", "helios_dod", "serve", "--port", "0", "--workers", str(workers),
+             "--context", "5000", "--cache-memory", "1G"]
+    simulated = ["--executor", "simulated", "--pace", "real", "--step-ms", "2"]
+    with running([*words, *({"host": [], "simulated": simulated}[SERVED])]) as server:
         yield server
 
 

@@ -1,8 +1,11 @@
-"""Clients that misbehave: nothing hangs, nothing leaks. Descriptors, permits and memory of the
-processes are counted before and after. Over the engine's test double."""
+"""Clients that misbehave: nothing hangs, nothing leaks. Descriptors, permits, slots, pages, private
+and shared memory of the processes are counted before and after. Over the engine's test double;
+HELIOS_TEST_SERVER=host or simulated runs them over a real server, and HELIOS_TEST_PAUSE_S lets
+paused readers pause so long."""
 
 import contextlib
 import json
+import os
 import resource
 import socket
 import struct
@@ -14,18 +17,19 @@ from typing import Any
 import pytest
 import server_harness
 import text_tables
-from server_harness import PATIENCE_S, Server, open_stream, serving, wait_until
+from server_harness import PATIENCE_S, Server, open_stream, serving_any, wait_until
 
 MEMORY_SPARE = 48 << 20
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 LONG: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
+PAUSE_S = float(os.environ.get("HELIOS_TEST_PAUSE_S", "0"))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     core = tmp_path_factory.mktemp("core") / "tokenizer.json"
     core.write_text(text_tables.byte_level().tokenizer.to_str())
-    with serving(core, "workers=2") as running:
+    with serving_any(core, workers=2) as running:
         for _ in range(8):
             running.post(max_tokens=2)
         yield running
@@ -42,6 +46,21 @@ def memory(server: Server) -> list[int]:
     return [(int(fields[1]) - int(fields[2])) * 4096 for fields in pages]
 
 
+def shared(server: Server) -> list[list[str]]:
+    """Shared mappings of engine and workers: where they begin and end, and of what."""
+    found = []
+    for pid in server.children():
+        lines = map(str.split, Path(f"/proc/{pid}/maps").read_text().splitlines())
+        found.append(sorted(f"{line[0]} {line[-1]}" for line in lines if line[1].endswith("s")))
+    return found
+
+
+def held(server: Server) -> list[float]:
+    """What running requests hold of the engine's tables."""
+    return [server.metric(f"helios_{name}") for name in
+            ("requests_running", "requests_waiting", "slots_used", "pages_used")]
+
+
 def settled(server: Server) -> list[int]:
     """Descriptors once connections that were just closed are gone."""
     known: list[int] = []
@@ -54,13 +73,16 @@ def settled(server: Server) -> list[int]:
 @pytest.fixture
 def level(server: Server) -> Iterator[None]:
     """After the test, everything is as it was before."""
-    processes, before, held = server.children(), settled(server), memory(server)
+    processes, before, private = server.children(), settled(server), memory(server)
+    maps = shared(server)
     yield
     server.idle()
+    wait_until(lambda: not any(held(server)), "nothing runs")
+    assert shared(server) == maps
     wait_until(lambda: all(now <= then for now, then in zip(
         descriptors(server), before, strict=True)), f"descriptors: {before}")
     assert server.children() == processes  # nobody died
-    for now, then in zip(memory(server), held, strict=True):
+    for now, then in zip(memory(server), private, strict=True):
         assert now - then < MEMORY_SPARE
     answer = server.post(max_tokens=3, ignore_eos=True)
     assert answer.json()["usage"]["completion_tokens"] == 3
@@ -111,6 +133,19 @@ def test_a_client_that_stops_sending_but_reads_on(server: Server) -> None:
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):
                 pass
+
+
+@pytest.mark.usefixtures("level")
+def test_a_peer_that_vanishes_is_asked_for(server: Server) -> None:
+    """A half-open connection: without a keepalive timer it would stay for ever."""
+    with connect(server) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        ends = [f":{server.port:04X}", f":{connection.getsockname()[1]:04X}"]
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # Timers by proc(5): 02 is keepalive.
+        (timer,) = [row[5][:2] for row in rows if [row[1][-5:], row[2][-5:]] == ends]
+        assert timer == "02"
 
 
 @pytest.mark.usefixtures("level")
@@ -178,6 +213,9 @@ def test_paused_readers_hold_their_permits_and_lose_nothing(server: Server) -> N
     before = finished()
     assert server.post(max_tokens=20, ignore_eos=True).status_code == 200
     wait_until(lambda: finished() >= before + 1, "the others go on")
+    if PAUSE_S:
+        time.sleep(PAUSE_S)
+        assert server.metric("helios_permits_used") == 12
     for connection in paused[6:]:
         connection.close()
     texts = set()
@@ -185,7 +223,7 @@ def test_paused_readers_hold_their_permits_and_lose_nothing(server: Server) -> N
         text = b""
         while part := connection.recv(1 << 16):
             text += part
-        assert text.count(b'"content":') == 4001 or b"data: [DONE]" in text
+        assert b"data: [DONE]" in text
         events = [json.loads(line.strip()[6:]) for line in text.decode().split("\n")
                   if line.startswith("data: {")]
         texts.add("".join(e["choices"][0]["delta"].get("content", "") for e in events))

@@ -36,7 +36,7 @@ from helios_dod.server.generation import Generator
 from helios_dod.server.http import Disconnected, Exchange, Receive, Send
 from helios_dod.server.metrics import Exporter
 from helios_dod.server.options import ServeOptions
-from helios_dod.server.processes import exit_text, process_exit
+from helios_dod.server.processes import exit_text, probe_quiet_peers, process_exit
 from helios_dod.server.remote_images import Fetcher
 from helios_dod.server.surface import RETRY, Surface
 from helios_dod.server.tracing import Tracer
@@ -166,6 +166,7 @@ class App:
             self.fail_at_start()
             return
         self.bridge = self.loaded[2]
+        probe_quiet_peers()  # it listens by now
         self.bridge.adopt()
         self.on_wake()
 
