@@ -23,7 +23,7 @@ lint: .venv/dev.stamp
 	$(BIN)/python proto/generate.py --check
 
 bench: .venv/serve.stamp
-	$(BIN)/python -m helios_dod.perf tick --lanes 1,32,256 --json
+	$(BIN)/python -m helios_dod.perf bench
 
 proto: .venv/dev.stamp
 	$(BIN)/python proto/generate.py

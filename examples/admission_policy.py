@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helios_dod import Engine, Machine, Submission
-from helios_dod.executors.simulated import FixedCost
+from helios_dod.executors.costs import FixedCost
 from helios_dod.schedule import TICK
 from helios_dod.system import System, system
 from helios_dod.systems.receive import AGING_NS

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helios_dod import Engine, Machine, Submission
-from helios_dod.executors.simulated import FixedCost
+from helios_dod.executors.costs import FixedCost
 from helios_dod.simulation.traces import Trace, drawn_trace
 from helios_dod.terms import EGRESS_TOKEN
 

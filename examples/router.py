@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from helios_dod import Engine, Machine, Submission
-from helios_dod.executors.simulated import FixedCost, VirtualClock
+from helios_dod.executors.costs import FixedCost
+from helios_dod.executors.simulated import VirtualClock
 from helios_dod.simulation.traces import arrivals
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN
 

@@ -30,6 +30,8 @@ COMMANDS = {  # name -> (module, summary)
     "import": ("helios_dod.server.import_command", "make a payload core of a core"),
     "replay": ("helios_dod.simulation.replay_command",
                "run a recording of the scheduler again, and say why a request waited"),
+    "plan": ("helios_dod.simulation.plan_command",
+             "how many replicas, requests at once and pages a load needs"),
     "diff": ("helios_dod.cores.diff_command", "show what differs between two cores"),
 }
 INTERRUPTED = 130

@@ -211,18 +211,7 @@ class Edge:
         check_stops(request, *self._stop_symbols)
         check_cuts(request)
         stops = stop_block(request)
-        sampling = (request.temperature, request.top_p, request.min_p)
-        penalties = (request.repetition_penalty, request.presence_penalty,
-                     request.frequency_penalty)
-        words = np.array([
-            request.priority, len(request.prompt), request.output_limit, request.output_minimum,
-            *map(bits, sampling), request.top_k, *map(bits, penalties), request.top_logprobs,
-            len(request.bias), len(stops),
-            (FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0)
-            | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0)
-            | (FLAG_KEEP_STOP if request.keep_stop else 0), len(request.grammar),
-            len(request.spans), len(request.boundaries),
-        ], dtype=np.int32)
+        words = row_of(request, len(stops))
         eos = np.full(EOS_MAX, -1, dtype=np.int32)
         eos[: len(request.eos)] = request.eos
         payload = np.concatenate([
@@ -244,6 +233,21 @@ class Edge:
     def events(self) -> np.ndarray:
         """The waiting events (at most one batch), dtype EVENT; valid until the next call."""
         return self._events[: take_events(self.world, self.frontend, *self._columns)]
+
+
+def row_of(request: Submission, stop_words: int) -> np.ndarray:
+    """Fixed columns of a request's row: int32 [18] in the order of WORDS."""
+    sampling = (request.temperature, request.top_p, request.min_p)
+    penalties = (request.repetition_penalty, request.presence_penalty, request.frequency_penalty)
+    return np.array([
+        request.priority, len(request.prompt), request.output_limit, request.output_minimum,
+        *map(bits, sampling), request.top_k, *map(bits, penalties), request.top_logprobs,
+        len(request.bias), stop_words,
+        (FLAG_PENALTIES if penalties != (1.0, 0.0, 0.0) else 0)
+        | (FLAG_TIMED if request.timed else 0) | (FLAG_SCORED if request.scored else 0)
+        | (FLAG_KEEP_STOP if request.keep_stop else 0), len(request.grammar),
+        len(request.spans), len(request.boundaries),
+    ], dtype=np.int32)
 
 
 def row_words(request: Submission) -> int:

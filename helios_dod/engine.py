@@ -166,6 +166,11 @@ class Engine:
         at = systems.index(accept) + 1
         self._first, self._rest = walked(systems[:at]), walked(systems[at:])
 
+    @property
+    def shipped(self) -> bool:
+        """The tick is TICK, and nobody records it."""
+        return self.recorder is None and self._first is tick_first
+
     def resume(self) -> None:
         """Goes on from another state of the world, whose bytes and device were put back."""
         self._launched = int(self.world[0]["frames"]["next_sequence"]) - 1

@@ -312,12 +312,19 @@ def load(path: Path) -> File:
     return file
 
 
-def replay(file: File) -> Iterator[np.ndarray]:
-    """The world after each recorded tick. Raises Divergence, or what the recorded tick raised."""
+def first_world(file: File) -> np.ndarray:
+    """The world before the first recorded tick. Raises UserError."""
     world = boot(SIZES[file.limits])
     if len(file.tail) != world.nbytes:
         raise UserError(f"tail: expected {world.nbytes} bytes, got {len(file.tail)}")
     restore(world, file.tail)
+    return world
+
+
+def replay(file: File) -> Iterator[np.ndarray]:
+    """The world after each recorded tick. Raises UserError, Divergence, or what the recorded tick
+    raised."""
+    world = first_world(file)
     inputs = Inputs(world)
     for entry in file.entries:
         run_again(inputs, entry)

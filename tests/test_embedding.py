@@ -11,8 +11,8 @@ import pytest
 
 from helios_dod import Engine, Machine, Submission
 from helios_dod.errors import UserError
+from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.paced import PacedExecutor
-from helios_dod.executors.simulated import FixedCost
 from helios_dod.recording import Divergence, Recorder, load, replay
 from helios_dod.schedule import TICK
 from helios_dod.simulation.study import Study

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from helios_dod.edges import Submission
+from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.simulated_rounds import allocate_prefixes
 from helios_dod.simulation.programs import Round
 from helios_dod.simulation.simulator import Drafting, Live, Simulator, Workload
@@ -100,7 +101,7 @@ def test_choice_follows_cost_and_acceptance(accept):
     def run(width):
         simulator = quiet(rounds=() if width == 0 else (
             Round(0, 1, 3), Round(1, 2, 6), Round(3, 4, 12)), accept=accept)
-        simulator.executor.cost = lambda packed: 1000 + 300 * packed
+        simulator.executor.cost = FixedCost(1000, 300)
         drive(simulator, requests(3))  # costs become known
         took = sum(drive(simulator, requests(3, first=first)) for first in range(10, 90, 10))
         return took, int(simulator.world[0]["counters"]["rounds_speculative"])
@@ -117,7 +118,7 @@ def test_choice_follows_cost_and_acceptance(accept):
 def test_a_change_of_acceptance_is_noticed():
     """Drafts that become right are found by the rounds that are tried now and then."""
     simulator = quiet(rounds=(Round(0, 1, 3), OWN), accept=0)
-    simulator.executor.cost = lambda packed: 1000 + 300 * packed
+    simulator.executor.cost = FixedCost(1000, 300)
     for first in range(1, 40, 10):
         drive(simulator, requests(3, first=first))
     before = int(simulator.world[0]["counters"]["rounds_speculative"])
@@ -131,14 +132,14 @@ def test_a_change_of_acceptance_is_noticed():
 def test_frames_in_flight_follow_from_the_inputs(program, most):
     """A program that is given endpoints waits for them; one with its own runs behind another."""
     simulator = quiet(rounds=(program,), accept=90)
-    simulator.executor.cost = lambda packed: 1000
+    simulator.executor.cost = FixedCost(1000, 0)
     seen = 0
     submit = simulator.executor.submit
 
     def watch(frame, number, sequence):
         nonlocal seen
         submit(frame, number, sequence)
-        ahead = [p for _, _, _, p in simulator.executor._ends
+        ahead = [p for _, _, _, p in simulator.executor.in_flight()
                  if simulator.executor.contract.programs[p].operation == OP_SPECULATIVE]
         seen = max(seen, len(ahead))
 

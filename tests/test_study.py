@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helios_dod.errors import UserError
-from helios_dod.executors.simulated import FixedCost
+from helios_dod.executors.costs import FixedCost
 from helios_dod.perf.simulate import summary
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.study import Study

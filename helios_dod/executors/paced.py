@@ -4,9 +4,9 @@ import heapq
 import os
 import threading
 import time
-from collections.abc import Callable
 
 from helios_dod.contract.prepared import PreparedContract
+from helios_dod.executors.costs import Costs, FixedCost
 from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
 
 
@@ -20,7 +20,7 @@ class WallClock(VirtualClock):
 class PacedExecutor(SimulatedExecutor):
     """Computes nothing, like its base; a timer makes its descriptor readable at every end."""
 
-    def __init__(self, contract: PreparedContract, cost: Callable[[int], int]) -> None:
+    def __init__(self, contract: PreparedContract, cost: Costs | FixedCost) -> None:
         super().__init__(contract, WallClock(), cost)
         self._due: list[int] = []  # a heap
         self._changed = threading.Condition()
@@ -30,8 +30,7 @@ class PacedExecutor(SimulatedExecutor):
 
     def submit(self, frame: int, program: int, sequence: int) -> None:
         """Queues a program behind the one before it, from now on."""
-        super().submit(frame, program, sequence)
-        self._expect(self._ends[-1][0])
+        self._expect(self._take_off(frame, program, sequence))
 
     def copy(self, queue: int, first: int, end: int) -> None:
         """Queues copies behind those before them, from now on."""

@@ -9,7 +9,7 @@ from the token list alone.
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.executors.base import Geometry
+from helios_dod.executors.costs import FEATURES, Costs, FixedCost
 from helios_dod.executors.histories import Histories
 from helios_dod.executors.simulated_device import (
     EMPTY_HISTORY,
@@ -28,6 +29,15 @@ from helios_dod.executors.simulated_device import (
     record,
     run_program,
     score_of,
+)
+from helios_dod.executors.simulated_flight import (
+    COUNT,
+    ENTRY,
+    FINISHED,
+    FIRST,
+    FLIGHT_WORDS,
+    land,
+    take_off,
 )
 from helios_dod.executors.simulated_rounds import run_round
 from helios_dod.limits import COPY_QUEUES, EOS_MAX, FRAMES_MAX
@@ -56,17 +66,6 @@ class VirtualClock:
 
 
 @dataclass(frozen=True)
-class FixedCost:
-    """Nanoseconds of a program: a constant and a part for every packed token."""
-
-    program_ns: int = 1_000_000
-    packed_ns: int = 10_000
-
-    def __call__(self, packed: int) -> int:
-        return self.program_ns + self.packed_ns * packed
-
-
-@dataclass(frozen=True)
 class CopyCost:
     """Nanoseconds of a page's copy, by queue."""
 
@@ -83,11 +82,8 @@ class SavedDevice:
 
     now_ns: int
     contents: tuple[np.ndarray, ...]
-    ends: list[tuple[int, int, int, int]]
     copies: list[list[tuple[int, int, bool]]]
     copied: list[int]
-    finished: int
-    free_ns: int
     refusals: int
 
 
@@ -103,7 +99,7 @@ class SimulatedExecutor:
     reads_weights = False
 
     def __init__(self, contract: PreparedContract, clock: VirtualClock,
-                 cost: Callable[[int], int] = FixedCost(), accept: int = 60) -> None:
+                 cost: Costs | FixedCost, accept: int = 60) -> None:
         """accept: per cent of the drafts that equal what the target draws."""
         self.contract, self.clock, self.cost, self.accept = contract, clock, cost, accept
         self.refusals = 0  # speculative programs to come that a rank rejects
@@ -113,10 +109,8 @@ class SimulatedExecutor:
         # Of each queue (end, number, failed), oldest first.
         self._copies: list[deque[tuple[int, int, bool]]] = [deque() for _ in range(COPY_QUEUES)]
         self._copied = [0] * COPY_QUEUES
-        # (end, sequence, frame, program), oldest first.
-        self._ends: list[tuple[int, int, int, int]] = []
-        self._finished = 0
-        self._free_ns = 0
+        self.flight = np.zeros(FLIGHT_WORDS, np.int64)  # see simulated_flight.py
+        self.features = np.zeros(len(FEATURES), np.int64)
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def load(self, manifest: object, geometry: Geometry, weights: Mapping[str, np.ndarray],
@@ -140,6 +134,7 @@ class SimulatedExecutor:
         others = self.contract.cache.stateful or self.contract.cache.view_pages > 0
         self.histories = Histories(self.contract, geometry, staging_first) if others else None
         self.at = np.full((len(self.contract.programs), SOURCES), NONE, np.int64)
+        self.operations = np.array([program.operation for program in self.contract.programs])
         for row, program in enumerate(self.contract.programs):
             for binding in program.bindings:
                 if binding.table == 0:
@@ -147,9 +142,13 @@ class SimulatedExecutor:
 
     def submit(self, frame: int, program: int, sequence: int) -> None:
         """Queues a program behind the one before it."""
-        packed = int(self.world[0]["frames"]["packed_count"][frame])
-        self._free_ns = max(self._free_ns, self.clock()) + self.cost(packed)
-        self._ends.append((self._free_ns, sequence, frame, program))
+        self._take_off(frame, program, sequence)
+
+    def _take_off(self, frame: int, program: int, sequence: int) -> int:
+        """When the program ends."""
+        return int(take_off(
+            self.world, self.flight, self.clock(), self.cost.host_ns, frame, program, sequence,
+            self.operations[program], self.cost.table, self.features))
 
     def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
         """Shadow contents of the tiers."""
@@ -194,20 +193,26 @@ class SimulatedExecutor:
     def _move(self, source: tuple[np.ndarray, int], target: tuple[np.ndarray, int]) -> None:
         target[0][target[1]] = source[0][source[1]]
 
+    def in_flight(self) -> list[list[int]]:
+        """[end, sequence, frame, program] of each program, oldest first."""
+        entries = self.flight[FIRST:FIRST + ENTRY * self.flight[COUNT]]
+        return entries.reshape(-1, ENTRY).tolist()
+
     def next_end(self) -> int | None:
         """When the next program or copy in flight ends, or None."""
         ends = [queued[0][0] for queued in self._copies if queued]
-        if self._ends:
-            ends.append(self._ends[0][0])
+        if self.flight[COUNT]:
+            ends.append(int(self.flight[FIRST]))
         return min(ends, default=None)
 
     def poll(self) -> int:
         """Runs every program whose end has come."""
-        while self._ends and self._ends[0][0] <= self.clock():
-            _, sequence, frame, program = self._ends.pop(0)
+        flight = self.flight
+        while flight[COUNT] and flight[FIRST] <= self.clock():
+            _, _, frame, program = flight[FIRST:FIRST + ENTRY].tolist()
             self._run(frame, program)
-            self._finished = sequence
-        return self._finished
+            land(flight)
+        return int(flight[FINISHED])
 
     def _run(self, frame: int, program: int) -> None:
         at, operation = self.at[program], self.contract.programs[program].operation
@@ -226,9 +231,7 @@ class SimulatedExecutor:
                           self.differ)
         elif others is not None:
             others.restore(self.world, frame, at, program, self.table, self.cache)
-        run_program(self.world, frame, at, self.page_tokens, self.contract.vocabulary, self.table,
-                    self.cache, self.pending, self.endpoint, self.seeds, self.limits,
-                    self.minimums, self.stops, self.generated, self.status, self.differ)
+        run_program(self.world, frame, at, self.page_tokens, self.contract.vocabulary, *self.plain)
         if others is not None:
             for source in (SOURCE_RESTORE_SOURCE, SOURCE_SNAPSHOT_DESTINATION):
                 others.copy(self.world, frame, at, source, self.table, self.cache)
@@ -248,28 +251,30 @@ class SimulatedExecutor:
         """Makes a slot's logits non-finite, as a fault would: its next programs report that."""
         self.status[slot] = STATUS_NON_FINITE
 
+    @property
+    def plain(self) -> tuple[np.ndarray, ...]:
+        """What plain programs work on."""
+        return (self.table, self.cache, self.pending, self.endpoint, self.seeds, self.limits,
+                self.minimums, self.stops, self.generated, self.status, self.differ)
+
     def contents(self) -> tuple[np.ndarray, ...]:
         """All that programs and copies write."""
         others = () if self.histories is None else self.histories.contents()
-        return (self.table, self.cache, self.pending, self.endpoint, self.seeds, self.limits,
-                self.minimums, self.stops, self.generated, self.status, self.drafts, self.lengths,
-                self.confidence, self.differ, self.memory, self.disk, *others)
+        return (*self.plain, self.drafts, self.lengths, self.confidence, self.memory, self.disk,
+                self.flight, *others)
 
     def save(self) -> SavedDevice:
         """All that is on the device and in flight, and the time."""
         return SavedDevice(
-            self.clock.now_ns, tuple(array.copy() for array in self.contents()), list(self._ends),
-            [list(queued) for queued in self._copies], list(self._copied), self._finished,
-            self._free_ns, self.refusals)
+            self.clock.now_ns, tuple(array.copy() for array in self.contents()),
+            [list(queued) for queued in self._copies], list(self._copied), self.refusals)
 
     def restore(self, saved: SavedDevice) -> None:
         """Goes back to what `save` gave, of this device or of one loaded alike."""
         for array, kept in zip(self.contents(), saved.contents, strict=True):
             array[...] = kept
-        self._ends = list(saved.ends)
         self._copies = [deque(queued) for queued in saved.copies]
-        self._copied, self._finished = list(saved.copied), saved.finished
-        self._free_ns, self.refusals = saved.free_ns, saved.refusals
+        self._copied, self.refusals = list(saved.copied), saved.refusals
         self.clock.now_ns = saved.now_ns
 
     def descriptor(self) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from helios_dod.limits import EOS_MAX, MASK_BITS
-from helios_dod.system import float_bits, kernel
+from helios_dod.system import float_bits, kernel, prefetch
 from helios_dod.terms import (
     SOURCE_CONSUMED,
     SOURCE_GENERATED,
@@ -31,6 +31,7 @@ from helios_dod.terms import (
 SOURCES = 96
 EMPTY_HISTORY = 0x243F6A8885A308D3  # the record before the first token
 NONE = -1
+AHEAD = 8  # lanes whose records are asked for before they are read
 
 
 @kernel
@@ -97,6 +98,15 @@ def update_table(words, at, table):
 
 
 @kernel
+def ask_for_record(words, at, lane, page_tokens, table, cache):
+    """Asks for the cache line of the record before a lane's first."""
+    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
+    if position > 0:
+        before = position - 1
+        prefetch(cache[table[slot, before // page_tokens]], before % page_tokens)
+
+
+@kernel
 def consume(words, at, lane, slot, page_tokens, table, cache, pending):
     """Writes the lane's records through the page table; the last one."""
     start, position = words[at[SOURCE_QUERY_START] + lane], words[at[SOURCE_CONSUMED] + lane]
@@ -134,6 +144,8 @@ def advance(slot, token, limits, minimums, stops, generated, status):
     generated[slot] += 1
     if generated[slot] > minimums[slot]:
         for i in range(EOS_MAX):
+            if stops[slot, i] < 0:  # as padded
+                break
             if stops[slot, i] == token:
                 status[slot] = STATUS_EOS
                 return
@@ -148,7 +160,12 @@ def run_program(world, frame, at, page_tokens, vocabulary, table, cache, pending
     of each lane disagree in, 0: nothing."""
     words, done = world[0].staging.words[frame], world[0].completions
     update_table(words, at, table)
-    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+    lanes = words[at[SOURCE_LIVE_LANES]]
+    for lane in range(min(lanes, AHEAD)):
+        ask_for_record(words, at, lane, page_tokens, table, cache)
+    for lane in range(lanes):
+        if lane + AHEAD < lanes:
+            ask_for_record(words, at, lane + AHEAD, page_tokens, table, cache)
         slot = words[at[SOURCE_SLOT] + lane]
         history = consume(words, at, lane, slot, page_tokens, table, cache, pending)
         emitted = 0

@@ -6,7 +6,18 @@ import sys
 from pathlib import Path
 
 from helios_dod.errors import UserError
-from helios_dod.perf import compare, serve, simulate
+from helios_dod.perf import (
+    bench,
+    compare,
+    fit,
+    kernels,
+    record,
+    report,
+    roofline,
+    serve,
+    simulate,
+    validate,
+)
 from helios_dod.perf.machine import machine
 
 
@@ -183,6 +194,13 @@ def main() -> int:
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=load)
     for module, summary in ((simulate, "a load, in virtual time"),
+                            (record, "a load on a core in this process, into a recording"),
+                            (fit, "costs of programs, from recordings"),
+                            (validate, "simulations of recorded runs beside them"),
+                            (roofline, "costs of programs, from a declared machine"),
+                            (kernels, "recorded programs against their floors"),
+                            (bench, "figures beside their budgets"),
+                            (report, "recordings and results as a page of plots"),
                             (serve, "a load on a server, ours or another"),
                             (compare, "two results side by side")):
         command = commands.add_parser(module.__name__.rpartition(".")[2], help=summary)

@@ -183,7 +183,10 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         with Progress(f"load {repeat + 1} of {options.repeats}", len(trace), "requests") as done:
             answers, seconds = await load.run(done)
         runs.append(summary(answers, seconds, options.ttft_ms, options.between_ms))
-    return {"url": options.url, "model": target.model, "runs": runs}
+    span_s = int(trace.arrival_ns[-1]) / 1e9
+    offered = None if options.concurrency or span_s == 0 else round((len(trace) - 1) / span_s, 4)
+    return {"url": options.url, "model": target.model, "runs": runs,
+            "offered": {"requests_per_s": offered, "concurrency": options.concurrency or None}}
 
 
 def lines(run: dict[str, Any]) -> list[str]:

@@ -8,15 +8,18 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from helios_dod.executors.simulated import FixedCost
+from helios_dod.errors import UserError
+from helios_dod.executors.costs import FixedCost, read_costs
 from helios_dod.perf.machine import machine
 from helios_dod.progress import Progress
 from helios_dod.simulation.machine import Machine
+from helios_dod.simulation.observed import observe_file
 from helios_dod.simulation.study import Outcome, Study
 from helios_dod.simulation.traces import SHAPES, Trace, drawn_trace, make_trace, read_trace
 
@@ -38,6 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of one program at most (default %(default)s)")
     add("--pages", type=int, default=0,
         help="pages of 16 tokens (default: as many as the lanes can fill)")
+    add("--costs", type=Path, help="what `fit` or `roofline` wrote, instead of --step-ms")
+    add("--recording", type=Path,
+        help="requests and capacities of a flight recording instead of a trace and --lanes")
+    add("--repeats", type=int, default=5, help="of the speed measurement (default %(default)s)")
+    add_trace_arguments(parser)
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """A load: a trace or what to draw."""
+    add = parser.add_argument
     add("--trace", type=Path, help="a trace: .jsonl, .parquet, or a public .csv")
     add("--shape", choices=SHAPES, help="draw a trace of that shape instead")
     add("--requests", type=int, default=10_000, help="of --shape (default %(default)s)")
@@ -49,25 +62,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--groups", type=int, default=1, help="of prompts that share (default 1)")
     add("--concurrency", type=int, default=0,
         help="closed loop: so many requests at a time, whatever the trace says (default: open)")
-    add("--repeats", type=int, default=5, help="of the speed measurement (default %(default)s)")
     add("--seed", type=int, default=1)
     add("--json", action="store_true", help="one JSON object on standard output")
 
 
+def trace_of(options: argparse.Namespace) -> Trace:
+    """The load that was asked for. Raises UserError."""
+    if options.trace is not None:
+        return read_trace(options.trace)
+    if options.shape is None:
+        raise UserError("--trace or --shape: one is needed")
+    return drawn_trace(options.shape, options.requests, options.rate, options.seed,
+                       options.burstiness, options.shared_tokens, options.groups)
+
+
 def run(options: argparse.Namespace) -> int:
     """Prints what users would have seen, or how fast simulating is."""
-    cost = FixedCost(round(options.step_ms * 1e6), round(options.token_us * 1e3))
+    cost = read_costs(options.costs) if options.costs else FixedCost(
+        round(options.step_ms * 1e6), round(options.token_us * 1e3))
     made = Machine(lanes=options.lanes, prefill_tokens=options.prefill_tokens,
                    pages=options.pages, cost=cost)
-    if options.trace is None and options.shape is None:
+    if options.trace is None and options.shape is None and options.recording is None:
         result: dict[str, Any] = speed(made, options.repeats)
         shown = [f"{name}: {part['times_real_time']} x real time ({part['lowest']} to "
                  f"{part['highest']}), {part['us_a_step']} us a step"
                  for name, part in result.items()]
     else:
-        trace = read_trace(options.trace) if options.trace else drawn_trace(
-            options.shape, options.requests, options.rate, options.seed, options.burstiness,
-            options.shared_tokens, options.groups)
+        if options.recording is not None:
+            seen = observe_file(options.recording)
+            made, trace = replace(seen.machine, cost=cost), seen.trace
+        else:
+            trace = trace_of(options)
         study = Study(made, trace, options.concurrency, options.seed)
         with Progress("simulating", len(trace), "requests") as progress:
             result = summary(study.run(progress))
@@ -101,11 +126,9 @@ def speed(made: Machine, repeats: int) -> dict[str, Any]:
         ratios, costs = [], []
         for _ in range(repeats):
             study = Study(made, trace, concurrency)
-            for _ in range(WARM_STEPS):
-                study.step()
+            study.leap(WARM_STEPS)
             virtual, began = study.clock.now_ns, time.perf_counter()
-            for _ in range(steps):
-                study.step()
+            study.leap(steps)
             wall = time.perf_counter() - began
             ratios.append((study.clock.now_ns - virtual) / 1e9 / wall)
             costs.append(wall / steps * 1e6)

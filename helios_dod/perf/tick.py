@@ -13,7 +13,8 @@ import numpy as np
 from helios_dod.contract.decode import decode
 from helios_dod.edges import Edge, Submission
 from helios_dod.engine import Engine
-from helios_dod.executors.simulated import FixedCost, SimulatedExecutor, VirtualClock
+from helios_dod.executors.costs import FixedCost
+from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK, tick

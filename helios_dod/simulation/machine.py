@@ -1,11 +1,11 @@
 """A simulated machine: the shipped scheduler over a virtual device, for any capacities."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from helios_dod.contract.decode import decode
 from helios_dod.engine import Engine
-from helios_dod.executors.simulated import FixedCost, SimulatedExecutor, VirtualClock
+from helios_dod.executors.costs import Costs, FixedCost
+from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.simulation.programs import simulated_core
@@ -13,7 +13,7 @@ from helios_dod.world import boot
 
 PREFILL_TOKENS = 2048
 PAGE_TOKENS = 16
-PAGE_BYTES = PAGE_TOKENS * 8  # of the shadow cache
+RECORD_BYTES = 8  # of the shadow cache, one a token
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,21 @@ class Machine:
     pages: int = 0
     vocabulary: int = 131_072
     context_tokens: int = 0  # 0: as the trace needs, or 4096
+    page_tokens: int = PAGE_TOKENS
     frames: int = 2
     caching: bool = True
-    cost: Callable[[int], int] = field(default_factory=FixedCost)
+    cost: Costs | FixedCost = field(default_factory=FixedCost)
 
 
 def simulated_engine(machine: Machine, context_tokens: int, clock: VirtualClock) -> Engine:
     """An engine of the machine, for requests of so many tokens. Raises SelectionError."""
     manifest, serving = simulated_core(
-        machine.vocabulary, context_tokens, PAGE_TOKENS, machine.lanes,
+        machine.vocabulary, context_tokens, machine.page_tokens, machine.lanes,
         max(machine.prefill_tokens, machine.lanes))
-    contract = decode(serving, manifest)
+    contract, page_bytes = decode(serving, manifest), machine.page_tokens * RECORD_BYTES
     options = Options(frames=machine.frames, caching=machine.caching,
-                      cache_bytes=machine.pages * PAGE_BYTES or None)
-    selection = choose(contract, PAGE_BYTES,
+                      cache_bytes=machine.pages * page_bytes or None)
+    selection = choose(contract, page_bytes,
                        lambda geometry: staging_layout(contract, geometry)[1], options)
     world = boot(selection.limits)
     first = bind(world, contract, selection)

@@ -11,8 +11,8 @@ from helios_dod.contract.decode import decode
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.reader import open_core
 from helios_dod.executors.base import Executor
+from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.paced import PacedExecutor
-from helios_dod.executors.simulated import FixedCost
 from helios_dod.runtime.binding import staging_layout
 from helios_dod.runtime.native_model import Plan
 from helios_dod.runtime.selection import Options, choose

@@ -17,9 +17,9 @@ import numpy as np
 from helios_dod.contract.decode import decode
 from helios_dod.edges import Edge, Submission
 from helios_dod.engine import Engine
+from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.simulated import (
     CopyCost,
-    FixedCost,
     SimulatedExecutor,
     VirtualClock,
     expected_scores,

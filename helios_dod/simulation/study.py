@@ -2,23 +2,22 @@
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from helios_dod.edges import Edge, Submission
+from helios_dod.edges import Submission, check_fits, row_of
 from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
+from helios_dod.limits import EOS_MAX, FRAMES_MAX, TOKEN_BLOCK
+from helios_dod.simulation import study_loop
 from helios_dod.simulation.machine import Machine, simulated_engine
-from helios_dod.simulation.traces import ALONE, Trace
-from helios_dod.system import kernel
-from helios_dod.terms import EGRESS_FINISHED, EGRESS_REJECTED, EGRESS_TOKEN
+from helios_dod.simulation.study_loop import GAP_BINS, GAP_BINS_OCTAVE
+from helios_dod.simulation.traces import COLUMNS, Trace
 from helios_dod.world import digest
 
 NEVER = -1
-GAP_BINS_OCTAVE = 64  # so a gap is known within 1.1 %
-GAP_BINS = 64 * GAP_BINS_OCTAVE
+STEPS = 4096  # of one jitted call
 
 
 @dataclass
@@ -59,123 +58,91 @@ class Outcome:
         return float(2 ** ((at + 0.5) / GAP_BINS_OCTAVE))
 
 
-@kernel
-def gap_bin(gap_ns):
-    """Bin of a gap: logarithmic, GAP_BINS_OCTAVE an octave."""
-    if gap_ns < 1:
-        return 0
-    return min(int(np.log2(gap_ns) * GAP_BINS_OCTAVE), GAP_BINS - 1)
-
-
-@kernel
-def note(kind, reason, tag, value, now_ns, first_ns, last_ns, tokens, finish, cached, gaps):
-    """Adds a batch of events at one time; the number of requests that ended."""
-    ended = 0
-    for i in range(kind.shape[0]):
-        row = tag[i]
-        if kind[i] == EGRESS_TOKEN:
-            if tokens[row] == 0:
-                first_ns[row] = now_ns
-            else:
-                gaps[gap_bin(now_ns - last_ns[row])] += 1
-            last_ns[row] = now_ns
-            tokens[row] += 1
-        elif kind[i] == EGRESS_FINISHED:
-            finish[row] = reason[i]
-            cached[row] = value[i]
-            ended += 1
-        elif kind[i] == EGRESS_REJECTED:
-            ended += 1
-    return ended
-
-
 class Study:
     """One engine, one trace. concurrency 0: requests come when the trace says; else the next one
-    comes when one of so many ends, whatever the trace says."""
+    comes when one of so many ends, whatever the trace says. Tokens of prompts are a function of the
+    seed and the trace. Raises UserError for a request that no engine of this size could hold."""
 
     def __init__(self, machine: Machine, trace: Trace, concurrency: int = 0, seed: int = 1) -> None:
-        self.machine, self.trace, self.concurrency, self.seed = machine, trace, concurrency, seed
+        self.trace = trace
         context = machine.context_tokens or -(-(trace.context_tokens + 1) // 256) * 256
         self.clock = VirtualClock()
         self.engine = simulated_engine(machine, context, self.clock)
         self.world = self.engine.world
         assert isinstance(self.engine.executor, SimulatedExecutor)
         self.executor = self.engine.executor
-        self.edge = Edge(self.world, 0, batch=len(self.world[0]["egress"]["kind"][0]))
-        self.texts: dict[int, np.ndarray] = {}
         count = len(trace)
+        longest = Submission(0, np.zeros(trace.prompt_tokens.max(initial=1), np.int32), 1)
+        check_fits(longest, self.world[0]["requests"]["blocks"].shape[1] * TOKEN_BLOCK)
+        self.at = np.zeros(study_loop.LOAD_WORDS, np.int64)
+        self.at[study_loop.FILLED] = NEVER
+        self.at[study_loop.SEED], self.at[study_loop.CONCURRENCY] = seed, concurrency
+        self.at[study_loop.VOCABULARY] = machine.vocabulary
         self.columns = tuple(np.full(count, NEVER, np.int64) for _ in range(2)) + tuple(
             np.zeros(count, np.int64) for _ in range(3)) + (np.zeros(GAP_BINS, np.int64),)
-        self.next = self.ended = self.steps = 0
         self.arrived = trace.arrival_ns.copy()
-        self.refused: deque[Submission] = deque()
+        self.load = (np.stack([getattr(trace, name) for name in COLUMNS]), self.arrived,
+                     row_of(longest, 0), np.full(EOS_MAX, -1, np.int32), longest.prompt)
+        self.launches = np.zeros((FRAMES_MAX, 3), np.int64)
+        self.steps = 0
 
-    def prompt(self, index: int) -> np.ndarray:
-        """The tokens of a request's prompt: a function of the seed and the trace."""
-        trace, count = self.trace, int(self.trace.prompt_tokens[index])
-        own = np.random.default_rng((self.seed, index)).integers(
-            0, self.machine.vocabulary, count, dtype=np.int32)
-        prefix, shared = int(trace.prefix[index]), int(trace.prefix_tokens[index])
-        if prefix != ALONE and shared > 0:
-            text = self.texts.get(prefix)
-            if text is None or len(text) < shared:  # grown texts keep what they were
-                text = np.random.default_rng((self.seed, prefix, 1)).integers(
-                    0, self.machine.vocabulary, 2 * shared, dtype=np.int32)
-                self.texts[prefix] = text
-            own[:shared] = text[:shared]
-        return own
+    @property
+    def ended(self) -> int:
+        """Requests that were answered or rejected."""
+        return int(self.at[study_loop.ENDED])
 
     def arrive(self) -> None:
-        """Submits what has come by now, in order; a full ring keeps the rest outside."""
-        while self.next < len(self.trace):
-            if self.concurrency:
-                if self.next - self.ended >= self.concurrency:
-                    return
-                self.arrived[self.next] = self.clock.now_ns
-            elif self.trace.arrival_ns[self.next] > self.clock.now_ns:
-                return
-            if not self.refused:
-                self.refused.append(Submission(
-                    tag=self.next, prompt=self.prompt(self.next), seed=self.next,
-                    output_limit=int(self.trace.output_tokens[self.next])))
-            if not self.edge.submit(self.refused[0]):
-                return
-            self.refused.popleft()
-            self.next += 1
+        """Submits what has come by now."""
+        self.at[study_loop.NOW] = self.clock.now_ns
+        study_loop.arrive(self.world, self.at, *self.load)
+
+    def read(self) -> None:
+        """Takes the events that the tick brought."""
+        study_loop.read(self.world, self.at, *self.columns)
 
     def advance(self) -> None:
         """Time passes to the next fence or arrival."""
-        ends = [end for end in (self.executor.next_end(),) if end is not None]
-        if not self.concurrency and self.next < len(self.trace) and not self.refused:
-            ends.append(int(self.trace.arrival_ns[self.next]))
-        if ends:
-            self.clock.now_ns = max(self.clock.now_ns, min(ends))
+        study_loop.advance(self.at, self.executor.flight, self.load[0])
+        self.clock.now_ns = int(self.at[study_loop.NOW])
 
     def step(self) -> None:
-        """Arrivals, one tick, events."""
+        """Arrivals, one tick of the engine, events, time: call by call."""
         self.arrive()
         self.engine.step()
         self.steps += 1
         self.read()
         self.advance()
 
-    def read(self) -> None:
-        """Takes the events that the tick brought."""
-        events = self.edge.events()
-        if len(events):
-            self.ended += note(
-                events["kind"], events["reason"], events["tag"], events["value"],
-                self.clock.now_ns, *self.columns)
+    def leap(self, steps: int) -> None:
+        """The same, so many times in one call, or until every request has ended. A recorded tick,
+        or one of other systems, is stepped."""
+        if not self.engine.shipped:
+            for _ in range(steps):
+                if self.ended < len(self.trace):
+                    self.step()
+            return
+        device, at = self.executor, self.at
+        at[study_loop.NOW], at[study_loop.HOST_NS] = self.clock.now_ns, device.cost.host_ns
+        at[study_loop.LAUNCHED] = self.world[0]["frames"]["next_sequence"] - 1
+        self.steps += study_loop.run_steps(
+            self.world, steps, at, *self.load, self.columns, device.flight, device.at,
+            device.operations, device.page_tokens, device.cost.table, self.launches,
+            device.features, device.plain)
+        self.clock.now_ns = int(at[study_loop.NOW])
+        self.engine.resume()
 
     def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
         """Until every request has ended. progress: called now and then, with how many more have."""
         began, told = time.perf_counter(), 0
         while self.ended < len(self.trace):
-            self.step()
-            if progress is not None and (self.steps % 4096 == 0 or self.ended == len(self.trace)):
+            self.leap(STEPS)
+            if progress is not None:
                 progress(self.ended - told)
                 told = self.ended
-        wall_s = time.perf_counter() - began
+        return self.outcome(time.perf_counter() - began)
+
+    def outcome(self, wall_s: float) -> Outcome:
+        """What there is by now. wall_s: what it took."""
         counters = self.world[0]["counters"]
         first, last, tokens, finish, cached, gaps = self.columns
         return Outcome(

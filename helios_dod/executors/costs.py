@@ -1,0 +1,144 @@
+"""What a program of a simulated device takes: a linear function of what the frame holds, or the
+larger of two, bytes moved and operations done.
+
+Coefficients are integers, picoseconds of each feature, so that a cost is the same on every machine.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helios_dod import terms
+from helios_dod.errors import UserError
+from helios_dod.system import kernel
+
+# Of one frame: itself, its lanes, packed tokens, lanes that sample, tokens of history that its
+# lanes read (their own included), and pairs of a token and one that it sees.
+FEATURES = ("program", "lanes", "packed", "sampled", "history", "pairs")
+SIDES = ("bytes", "operations")
+OPERATIONS = {name[3:].lower(): value for name, value in vars(terms).items()
+              if name.startswith("OP_")}
+TABLE_SHAPE = (max(OPERATIONS.values()) + 1, len(SIDES), len(FEATURES))
+PS = 1000  # picoseconds of a nanosecond
+FORMAT = 1
+
+
+@kernel
+def count_features(world, frame, out):
+    """Fills int64 [6] in the order of FEATURES."""
+    frames, lanes = world[0].frames, world[0].lanes
+    out[0], out[1] = 1, frames.lane_count[frame]
+    out[2], out[3] = frames.packed_count[frame], frames.sampled_count[frame]
+    history, pairs = 0, 0
+    for lane in range(frames.lane_count[frame]):
+        consumed, length = lanes.consumed[frame, lane], np.int64(lanes.query_length[frame, lane])
+        history += consumed + length
+        pairs += consumed * length + length * (length + 1) // 2
+    out[4], out[5] = history, pairs
+
+
+@kernel
+def program_ns(world, frame, operation, table, features):
+    """Nanoseconds of a submitted frame: the larger side of table[operation]. features: int64 [6],
+    overwritten."""
+    count_features(world, frame, features)
+    most = 0
+    for side in range(table.shape[1]):
+        total = 0
+        for i in range(features.shape[0]):
+            total += table[operation, side, i] * features[i]
+        most = max(most, total)
+    return most // PS
+
+
+@dataclass(frozen=True)
+class Costs:
+    """table: int64 [operation, side, feature], picoseconds, not negative. host_ns: between a tick
+    and the start of what it launched on an idle device."""
+
+    table: np.ndarray
+    host_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.table.shape != TABLE_SHAPE or self.table.dtype != np.int64:
+            raise UserError(f"costs.table: expected int64 of shape {TABLE_SHAPE}, got "
+                            f"{self.table.dtype} of {self.table.shape}")
+        if (self.table < 0).any() or self.host_ns < 0:
+            raise UserError("costs: expected nothing negative, got "
+                            f"{min(int(self.table.min()), self.host_ns)}")
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values; what costs nothing is left out."""
+        operations: dict[str, Any] = {}
+        for name, row in OPERATIONS.items():
+            sides = {side: {feature: int(value) for feature, value in zip(
+                FEATURES, self.table[row, at], strict=True) if value}
+                for at, side in enumerate(SIDES) if self.table[row, at].any()}
+            if sides:
+                operations[name] = sides
+        return {"format": FORMAT, "unit": "picoseconds", "host_ns": self.host_ns,
+                "operations": operations}
+
+
+@dataclass(frozen=True)
+class FixedCost:
+    """Nanoseconds of a program, whatever its operation: a constant and a part for every packed
+    token."""
+
+    program_ns: int = 1_000_000
+    packed_ns: int = 10_000
+    host_ns: int = 0
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """As `Costs.table`."""
+        table = np.zeros(TABLE_SHAPE, np.int64)
+        table[:, 0, FEATURES.index("program")] = self.program_ns * PS
+        table[:, 0, FEATURES.index("packed")] = self.packed_ns * PS
+        return table
+
+
+def read_costs(path: Path) -> Costs:
+    """What `Costs.plain` gave. Raises UserError naming file, field and value."""
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise UserError(f"{path}: format: expected {FORMAT}, got "
+                        f"{value.get('format') if isinstance(value, dict) else value!r}")
+    table = np.zeros(TABLE_SHAPE, np.int64)
+    for name in _part(path, value, "operations"):
+        if name not in OPERATIONS:
+            raise UserError(f"{path}: operations: expected one of {', '.join(OPERATIONS)}, got "
+                            f"{name}")
+        for side in _part(path, value["operations"], name, SIDES):
+            features = _part(path, value["operations"][name], side, FEATURES)
+            for feature, number in features.items():
+                table[OPERATIONS[name], SIDES.index(side), FEATURES.index(feature)] = _number(
+                    path, f"operations.{name}.{side}.{feature}", number)
+    return Costs(table, _number(path, "host_ns", value.get("host_ns", 0)))
+
+
+def _part(path: Path, value: Mapping[str, Any], name: str,
+          keys: tuple[str, ...] | None = None) -> dict[str, Any]:
+    part = value.get(name)
+    if not isinstance(part, dict):
+        raise UserError(f"{path}: {name}: expected an object, got {part!r}")
+    for key in part:
+        if keys is not None and key not in keys:
+            raise UserError(f"{path}: {name}: expected one of {', '.join(keys)}, got {key}")
+    return part
+
+
+def _number(path: Path, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
+        raise UserError(f"{path}: {name}: expected a whole number of at least 0, got {value!r}")
+    return value

@@ -1,0 +1,53 @@
+"""Programs in flight on the simulated device: when each ends, and plain ones that run at their end.
+"""
+
+from helios_dod.executors.costs import program_ns
+from helios_dod.executors.simulated_device import initialize, run_program
+from helios_dod.limits import FRAMES_MAX
+from helios_dod.system import kernel
+from helios_dod.terms import OP_INITIALIZE
+
+# Words of a flight: when the device is free, newest finished sequence, programs in flight; then
+# (end, sequence, frame, program) of each, oldest first.
+FREE_NS, FINISHED, COUNT, FIRST = range(4)
+ENTRY = 4
+FLIGHT_WORDS = FIRST + ENTRY * FRAMES_MAX
+
+
+@kernel
+def take_off(world, flight, now_ns, host_ns, frame, program, sequence, operation, costs, features):
+    """Queues a submitted frame behind those in flight; its end."""
+    assert flight[COUNT] < FRAMES_MAX
+    start = max(flight[FREE_NS], now_ns + host_ns)
+    flight[FREE_NS] = start + program_ns(world, frame, operation, costs, features)
+    entry = FIRST + ENTRY * flight[COUNT]
+    flight[entry], flight[entry + 1] = flight[FREE_NS], sequence
+    flight[entry + 2], flight[entry + 3] = frame, program
+    flight[COUNT] += 1
+    return flight[FREE_NS]
+
+
+@kernel
+def land(flight):
+    """Takes the oldest program out of flight; its results are there."""
+    flight[FINISHED] = flight[FIRST + 1]
+    flight[COUNT] -= 1
+    for i in range(FIRST, FIRST + ENTRY * flight[COUNT]):
+        flight[i] = flight[i + ENTRY]
+
+
+@kernel
+def run_due(world, flight, now_ns, bound, operations, page_tokens, vocabulary, device):
+    """Runs every program whose end has come; all are plain or initialise."""
+    (table, cache, pending, endpoint, seeds, limits, minimums, stops, generated, status,
+     differ) = device
+    while flight[COUNT] > 0 and flight[FIRST] <= now_ns:
+        frame, program = flight[FIRST + 2], flight[FIRST + 3]
+        if operations[program] == OP_INITIALIZE:
+            initialize(world[0].staging.words[frame], bound[program], seeds, limits, minimums,
+                       stops, generated, status)
+        else:
+            run_program(world, frame, bound[program], page_tokens, vocabulary, table, cache,
+                        pending, endpoint, seeds, limits, minimums, stops, generated, status,
+                        differ)
+        land(flight)

@@ -1,0 +1,104 @@
+"""`python -m helios_dod.perf record`: a trace through a core on this machine's processors, in real
+time and in this process, into a flight recording."""
+
+import argparse
+import contextlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from helios_dod.edges import Submission, check_fits, row_of
+from helios_dod.engine import Engine
+from helios_dod.limits import EOS_MAX, TOKEN_BLOCK
+from helios_dod.perf.machine import machine
+from helios_dod.perf.simulate import add_trace_arguments, lines, summary, trace_of
+from helios_dod.progress import Progress
+from helios_dod.recording import Recorder
+from helios_dod.runtime.load import load_host
+from helios_dod.runtime.selection import Options
+from helios_dod.simulation import study_loop
+from helios_dod.simulation.observed import observe_file
+from helios_dod.simulation.traces import COLUMNS, Trace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `record`."""
+    add = parser.add_argument
+    add("core", type=Path, help="a prepared core")
+    add("--out", type=Path, required=True, help="the recording")
+    add("--threads", type=int, default=0, help="executor threads (0: processors)")
+    add("--max-active", type=int, help="requests that run at once (default: the core's)")
+    add_trace_arguments(parser)
+
+
+class Driver:
+    """A trace through an engine whose clock is the machine's."""
+
+    def __init__(self, engine: Engine, trace: Trace, concurrency: int, seed: int) -> None:
+        self.engine, self.world = engine, engine.world
+        count = len(trace)
+        longest = Submission(0, np.zeros(trace.prompt_tokens.max(initial=1), np.int32), 1)
+        check_fits(longest, self.world[0]["requests"]["blocks"].shape[1] * TOKEN_BLOCK)
+        self.at = np.zeros(study_loop.LOAD_WORDS, np.int64)
+        self.at[study_loop.FILLED] = -1
+        self.at[study_loop.SEED], self.at[study_loop.CONCURRENCY] = seed, concurrency
+        self.at[study_loop.VOCABULARY] = self.world[0]["settings"]["input_vocabulary"]
+        self.trace = np.stack([getattr(trace, name) for name in COLUMNS])
+        self.load = (self.trace, trace.arrival_ns.copy(), row_of(longest, 0),
+                     np.full(EOS_MAX, -1, np.int32), longest.prompt)
+        self.columns = tuple(np.zeros(count, np.int64) for _ in range(5)) + (
+            np.zeros(study_loop.GAP_BINS, np.int64),)
+        self.began, self.told = 0, 0
+
+    def look(self) -> bool:
+        """Takes events, submits what has come; True when every request has ended."""
+        self.at[study_loop.NOW] = self.engine.clock() - self.began
+        study_loop.read(self.world, self.at, *self.columns)
+        study_loop.arrive(self.world, self.at, *self.load)
+        ended = int(self.at[study_loop.ENDED])
+        self.progress(ended - self.told)
+        self.told = ended
+        return ended == self.trace.shape[1]
+
+    def run(self, progress: Progress) -> None:
+        """The engine's own loop, until every request has ended."""
+        self.progress = progress
+        wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.began = self.engine.clock()
+        bell = threading.Thread(target=self._ring, args=(wake,), daemon=True)
+        if not self.at[study_loop.CONCURRENCY]:
+            bell.start()
+        self.engine.run(self.look, wake)
+        if bell.is_alive():
+            bell.join()
+        os.close(wake)
+
+    def _ring(self, wake: int) -> None:
+        """Wakes the loop at every arrival."""
+        for due in (self.began + self.trace[0]).tolist():
+            time.sleep(max(due - self.engine.clock(), 0) / 1e9)
+            os.eventfd_write(wake, 1)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the recording; prints what users would have seen."""
+    trace = trace_of(options)
+    made, engine = load_host(options.core, Options(concurrency=options.max_active),
+                             options.threads)
+    with contextlib.closing(engine):
+        engine.warm()
+        engine.recorder = Recorder(engine.world, made.selection.limits.name)
+        driver = Driver(engine, trace, options.concurrency, options.seed)
+        with Progress("recording", len(trace), "requests") as progress:
+            driver.run(progress)
+        engine.recorder.save(options.out, "the trace ended")
+    result = summary(observe_file(options.out).outcome)
+    if options.json:
+        print(json.dumps({"machine": machine(), "seed": options.seed, **result}))
+    else:
+        print("\n".join(lines(result)))
+    return 0

@@ -1,0 +1,155 @@
+"""`python -m helios_dod.perf report`: flight recordings and results of `perf serve` as a page of
+plots, in one file."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helios_dod.errors import UserError
+from helios_dod.executors.costs import FEATURES, OPERATIONS
+from helios_dod.perf.compare import read
+from helios_dod.perf.machine import machine
+from helios_dod.perf.simulate import summary
+from helios_dod.simulation.charts import (
+    Bar,
+    Series,
+    axis,
+    chart,
+    cumulative,
+    page,
+    table,
+    timeline,
+)
+from helios_dod.simulation.observed import Observation, Steps, observe_file
+from helios_dod.simulation.study import Outcome
+
+SHOWN_STEPS = 24  # of the timeline
+NAMES = {row: name for name, row in OPERATIONS.items()}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `report`."""
+    add = parser.add_argument
+    add("recordings", nargs="*", type=Path,
+        help="what `helios serve --record` or `perf record` wrote")
+    add("--results", nargs="+", type=Path, default=[],
+        help="what `perf serve --json` printed, at one offered load each")
+    add("--out", type=Path, required=True, help="the page")
+
+
+def outcome_charts(named: list[tuple[str, Outcome]]) -> str:
+    """Distributions of what users saw, side by side."""
+    charts = []
+    for title, values in (
+            ("arrival to first token", [(name, one.ttft_ns / 1e6) for name, one in named]),
+            ("arrival to end", [(name, one.latency_ns / 1e6) for name, one in named])):
+        series = [cumulative(name, part) for name, part in values]
+        charts.append(chart(title, series, axis("ms", [s.x for s in series], log=True),
+                            axis("share of requests", [np.array([0, 1])])))
+    gaps = []
+    for name, one in named:
+        shares = list(np.arange(0.5, 100, 0.5))
+        gaps.append(Series(name, np.array([one.gap_ns(q) / 1e6 for q in shares]),
+                           np.array(shares) / 100))
+    charts.append(chart("between tokens", gaps, axis("ms", [s.x for s in gaps], log=True),
+                        axis("share of gaps", [np.array([0, 1])])))
+    active = []
+    for name, one in named:
+        told = one.first_ns >= 0
+        times = np.concatenate([one.arrival_ns[told], one.last_ns[told]])
+        order = np.argsort(times, kind="stable")
+        change = np.concatenate([np.ones(told.sum()), -np.ones(told.sum())])[order]
+        active.append(Series(name, times[order] / 1e9, np.cumsum(change), "step"))
+    charts.append(chart("requests that wait or run", active,
+                        axis("s", [s.x for s in active]), axis("requests", [s.y for s in active])))
+    return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def step_charts(steps: Steps) -> str:
+    """What programs took by what they held, and some of them in time."""
+    packed = steps.features[:, FEATURES.index("packed")]
+    series = []
+    for row in np.unique(steps.operation).tolist():
+        own = steps.operation == row
+        series.append(Series(NAMES[row], packed[own].astype(float), steps.duration_ns[own] / 1e6,
+                             "dots"))
+    scatter = chart("time of a program by its packed tokens", series,
+                    axis("packed tokens", [s.x for s in series], log=True),
+                    axis("ms", [s.y for s in series], log=True))
+    bars, now, middle = [], 0.0, len(steps.idle) // 2
+    for index in range(middle, min(middle + SHOWN_STEPS, len(steps.idle))):
+        length = float(steps.duration_ns[index]) / 1e6
+        name, lanes = NAMES[int(steps.operation[index])], int(steps.features[index, 1])
+        bars.append(Bar("device", name, now, now + length,
+                        f"{name}, {lanes} lanes, {packed[index]} tokens: {length:.3f} ms"))
+        now += length
+    return (f'<div class="charts">{scatter}'
+            f'{timeline(f"{len(bars)} programs one after the other", bars, "ms")}</div>')
+
+
+def figures_table(named: list[tuple[str, Outcome]]) -> str:
+    """Medians and tails of each."""
+    rows = []
+    for name, one in named:
+        told = summary(one)
+        rows.append([name, told["requests"], told["output_tokens_per_s"], told["ttft_ms"]["p50"],
+                     told["ttft_ms"]["p99"], told["between_tokens_ms"]["p50"],
+                     told["between_tokens_ms"]["p99"], told["latency_ms"]["p50"],
+                     told["latency_ms"]["p99"]])
+    return table(("run", "requests", "tokens/s", "first token p50, ms", "p99",
+                  "between tokens p50, ms", "p99", "to end p50, ms", "p99"), rows)
+
+
+def load_charts(results: list[tuple[str, dict[str, Any]]]) -> str:
+    """Throughput and latency over offered load, of `perf serve`."""
+    runs = []
+    for name, result in results:
+        if not isinstance(result.get("runs"), list) or "offered" not in result:
+            raise UserError(f"{name}: expected what `perf serve --json` printed")
+        runs += [(float(result["offered"]["requests_per_s"] or part["requests_per_s"]), part)
+                 for part in result["runs"]]
+    runs.sort(key=lambda run: run[0])
+    offered = np.array([load for load, _ in runs])
+
+    def column(*names: str) -> np.ndarray:
+        values = []
+        for _, part in runs:
+            value: Any = part
+            for name in names:
+                value = value.get(name, {}) if isinstance(value, dict) else {}
+            values.append(float(value) if isinstance(value, int | float) else np.nan)
+        return np.array(values)
+
+    rates = [Series("answered", offered, column("requests_per_s"))]
+    if np.isfinite(column("goodput_per_s")).any():
+        rates.append(Series("within the targets", offered, column("goodput_per_s")))
+    x = axis("offered requests/s", [offered])
+    first = [Series(p, offered, column("ttft_ms", p)) for p in ("p50", "p99")]
+    gaps = [Series(p, offered, column("between_tokens_ms", p)) for p in ("p50", "p99")]
+    return '<div class="charts">' + chart(
+        "throughput over offered load", rates, x, axis("requests/s", [s.y for s in rates])
+    ) + chart("time to first token", first, x, axis("ms", [s.y for s in first], log=True)
+              ) + chart("between tokens", gaps, x, axis("ms", [s.y for s in gaps], log=True)
+                        ) + "</div>"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the page."""
+    if not options.recordings and not options.results:
+        raise UserError("expected recordings or --results, got neither")
+    seen: list[tuple[str, Observation]] = [
+        (path.stem, observe_file(path)) for path in options.recordings]
+    sections = []
+    if seen:
+        named = [(name, one.outcome) for name, one in seen]
+        sections += [("What users saw", figures_table(named) + outcome_charts(named))]
+        sections += [(f"Programs of {name}", step_charts(one.steps)) for name, one in seen]
+    if options.results:
+        sections.append(("Over offered load", load_charts(
+            [(str(path), read(path)) for path in options.results])))
+    note = ", ".join(f"{name} {value}" for name, value in machine().items())
+    options.out.write_text(page("Measured", note, sections))
+    print(options.out)
+    return 0
