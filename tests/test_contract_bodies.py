@@ -215,6 +215,9 @@ CASES = {
         "drafting", add(lambda m: wire.HostOperation(sample=next(
             part for part in parts(m, "sample") if part.rows == wire.ROWS_DRAWN))),
         "sample.rows", "a Draft before ROWS_DRAWN"),
+    "a count of drawn lanes that another writes": (
+        "drafting", add(fill("drawn_count", "slot", 1)), "manifest.live_drawn",
+        "a count that Draft alone writes, got constant 1"),
     "drawn lanes that another writes": (
         "drafting", add(lambda m: wire.HostOperation(select_rows=wire.SelectRows(
             rows=wire.ROWS_LANES, input=wire.Operand(buffer=number(m, "query_length")),

@@ -3,8 +3,8 @@ must hold of rows and columns, of which type, and what the i32 that it reads may
 
 A core is only as safe as this: an executor takes the addresses as they come."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.extents import Extents, Value, covered
@@ -36,7 +36,10 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 ROW_END = 2**62  # end of a row whose width is chosen at load
 WRITES = ("write", "update", "report")
 USED = {name: used_by(name) for name in OPERATIONS}
-FLAGGED = {name: any(touch.flag for touch in touches) for name, touches in OPERATIONS.items()}
+PLANES = ("cache", "store")
+# Operations that change what is followed.
+WRITERS = frozenset(name for name, touches in OPERATIONS.items()
+                    if any(touch.role in WRITES and touch.values for touch in touches))
 PAIRED = frozenset(name for name, touches in OPERATIONS.items()
                    if any(touch.values == "start" for touch in touches))
 
@@ -47,6 +50,16 @@ def check_bodies(
 ) -> None:
     """Raises ContractError. Kinds and windows of operands are checked already."""
     Bodies(serving, manifest, programs).check()
+
+
+class Resolved(NamedTuple):
+    """An operation and what it names: (touch, (buffer, first column, end)), and what two operations
+    have in common that are alike but for their weights and planes."""
+
+    name: str
+    part: Any
+    places: list[tuple[Touch, tuple[int, int, int]]]
+    same: tuple[Any, ...]
 
 
 class Bodies:
@@ -75,7 +88,7 @@ class Bodies:
             self.programs, self.rows_of_state, strict=True)]
         self.everywhere = Extents(serving, hosted, max(self.rows_of_state, default=0))
         self.operations = [
-            [(name, getattr(operation, name)) for operation in body.operations
+            [self._resolve(name, getattr(operation, name)) for operation in body.operations
              if (name := operation.WhichOneof("operation")) is not None]
             for body in manifest.host_bodies]
         self.values = Values(staged_values(manifest, programs), self.widths)
@@ -83,9 +96,31 @@ class Bodies:
 
     def check(self) -> None:
         """Raises ContractError for the first operand that is not as declared."""
+        if self.manifest.HasField("live_drawn"):
+            for value in self.values.of(0, (self.manifest.live_drawn, 0, 1)):
+                if value.kind != "drawn count":
+                    raise ContractError("manifest.live_drawn", "a count that Draft alone writes",
+                                        value)
         shaped: set[tuple[str, bytes]] = set()
         for number in range(len(self.operations)):
             Body(self, number).check(shaped)
+
+    def _resolve(self, name: str, part: Any) -> Resolved:
+        """What an operation names. Layers name the same but for their weights and planes."""
+        places, same = [], []
+        for touch in OPERATIONS[name]:
+            if touch.flag and not getattr(part, touch.flag):
+                continue
+            value = getattr(part, touch.field)
+            if touch.role in BY_NUMBER:
+                places.append((touch, (value, 0, 0)))
+                same.append(self.rows[value] if touch.role in PLANES else
+                            value if touch.role == "table" else -1)
+            else:
+                span = self.span(value)
+                places.append((touch, span))
+                same.append(span)
+        return Resolved(name, part, places, tuple(same))
 
     def span(self, operand: wire.Operand) -> tuple[int, int, int]:
         """Buffer, first column and end of an operand."""
@@ -101,13 +136,12 @@ class Bodies:
 
     def _writers(self) -> Iterable[Writer]:
         for number, operations in enumerate(self.operations):
-            for name, part in operations:
-                for touch in OPERATIONS[name]:
+            for name, part, places, _ in operations:
+                if name not in WRITERS:
+                    continue
+                for touch, span in places:
                     if touch.role not in WRITES or not touch.values or (
-                            touch.flag and not getattr(part, touch.flag)):
-                        continue
-                    operand = getattr(part, touch.field)
-                    if self.dtypes[operand.buffer] != wire.I32:
+                            self.dtypes[span[0]] != wire.I32):
                         continue
                     source = None
                     if touch.values == "copy":
@@ -115,8 +149,8 @@ class Bodies:
                             part.input if name == "select_rows" else part.source)
                     if source is not None and self.dtypes[source[0]] != wire.I32:
                         source = None  # refused by its type
-                    yield from writers_of(number, part, touch, self.span(operand), source,
-                                          self.group_of(operand.buffer))
+                    yield from writers_of(
+                        number, part, touch, span, source, self.group_of(span[0]))
 
 
 class Body:
@@ -128,25 +162,30 @@ class Body:
         self.programs = bodies.programs[number]
         self.name = self.programs[0].name if self.programs else "no program"
         self.written: dict[int, set[str]] = {}
-        self.indexed: dict[tuple[Any, ...], Problem] = {}  # layers index alike
+        self.passed: set[tuple[Any, ...]] = set()  # operations, but for weights and planes
         self.drafted = 0  # steps
         self.verified = 0  # operations that a Verify still runs
 
     def check(self, shaped: set[tuple[str, bytes]]) -> None:
         """shaped: operations whose widths are known to be right."""
-        for at, (name, part) in enumerate(self.all.operations[self.number]):
-            found = self._rounds(name, part)
+        for at, one in enumerate(self.all.operations[self.number]):
+            name, part = one.name, one.part
+            domain = self.domain(name, part)
+            found = self._rounds(name, part, domain)
             key = (name, part.SerializeToString())
             if found is None and key not in shaped:
-                found = self._shape(name, part)
+                found = self._shape(one)
                 shaped.add(key)
-            found = found or self._rows(name, part) or self._values(name, part)
+            like = (name, domain, self.verified > 0, one.same)
+            if found is None and (like not in self.passed or name == "copy_state_rows"):
+                found = self._rows(one, domain) or self._values(one, domain)
+                self.passed.add(like)
             if found is not None:
                 field, expected, got = found
                 raise ContractError(
                     f"manifest.host_bodies[{self.number}].operations[{at}].{name}.{field} "
                     f"({self.name})", expected, got)
-            self._note(name, part)
+            self._note(one, domain)
 
     def domain(self, name: str, part: Any) -> str:
         """The rows that an operation runs over."""
@@ -155,14 +194,9 @@ class Body:
         rows = 0 if name in ("copy_state_rows", "draft", "verify") else getattr(part, "rows", 0)
         return ROW_DOMAINS[rows] if rows else DOMAINS.get(name, "lanes")
 
-    def touches(self, name: str, part: Any) -> Sequence[Touch]:
-        """Those that are there."""
-        return OPERATIONS[name] if not FLAGGED[name] else [touch for touch in OPERATIONS[name]
-                if not touch.flag or getattr(part, touch.flag)]
-
-    def _rounds(self, name: str, part: Any) -> Problem:
+    def _rounds(self, name: str, part: Any, domain: str) -> Problem:
         """Drafts and their verification are of speculative programs, step after step."""
-        drawn = name not in ROUNDS and self.domain(name, part) == "drawn"
+        drawn = name not in ROUNDS and domain == "drawn"
         if name in ROUNDS or drawn:
             for program in self.programs:
                 if program.operation != wire.SPECULATIVE:
@@ -183,29 +217,27 @@ class Body:
                 return "candidate_tokens", f"at least {drafts} columns, the drafts", end - first
         return None
 
-    def _shape(self, name: str, part: Any) -> Problem:
+    def _shape(self, one: Resolved) -> Problem:
         operation = Operation(
-            self.all.buffers, self.all.widths, self.all.serving, name, part)
-        for touch in self.touches(name, part):
+            self.all.buffers, self.all.widths, self.all.serving, one.name, one.part)
+        for touch, _ in one.places:
             found = operation.touch_problem(touch)
             if found is not None:
                 return found
         return operation.problem()
 
-    def _rows(self, name: str, part: Any) -> Problem:
+    def _rows(self, one: Resolved, domain: str) -> Problem:
         """Every operand has the rows that the operation touches."""
-        domain = self.domain(name, part)
-        for touch in self.touches(name, part):
+        for touch, (number, _, _) in one.places:
             if touch.rows.startswith("@") or touch.rows == "-":
                 continue
             wanted = {"rows": domain, "spans": "drawn" if domain == "drawn" else "lanes",
                       "reports": "lanes" if self.verified else domain}.get(touch.rows, touch.rows)
-            number = getattr(part, touch.field).buffer
             if not self.extents.holds(self.all.rows[number], wanted):
                 return touch.field, f"rows for {self._count(wanted)}", describe_buffer(
                     self.all.buffers[number])
             column = self.all.buffers[number].completion
-            if column and column != REPORTS.get((name, touch.field)):
+            if column and column != REPORTS.get((one.name, touch.field)):
                 return (touch.field, "STATE, SCRATCH or the column of this report",
                         describe_buffer(self.all.buffers[number]))
         return None
@@ -215,48 +247,29 @@ class Body:
                   "updates": "UPDATES"}
         return counts.get(domain, f"{self.extents.batch} lanes")
 
-    def _values(self, name: str, part: Any) -> Problem:
+    def _values(self, one: Resolved, domain: str) -> Problem:
         """Every i32 that is read is what the operation takes it for, and names rows that are there.
         """
-        domain = self.domain(name, part)
-        for touch in self.touches(name, part):
+        for touch, span in one.places:
             if touch.role == "index" or touch.values in COLUMNS:
-                found = self._index_problem(name, part, touch, domain)
+                found = self._index_problem(one.name, one.part, touch, span, domain)
                 if found is not None:
                     return found
-        return self._pairs(name, part, domain)
+        return self._pairs(one.name, one.part, domain)
 
-    def _index_problem(self, name: str, part: Any, touch: Touch, domain: str) -> Problem:
-        span = self.all.span(getattr(part, touch.field))
-        group, fresh = self._group(name, part, touch), self._fresh(span[0], touch, domain)
-        targets = tuple(self._target(part, used) for used in USED[name].get(touch.field, ()))
-        key = (name, touch.field, span, domain, group, fresh, targets)
-        if key not in self.indexed:
-            self.indexed[key] = self._find_problem(name, touch, span, domain, group, fresh, targets)
-        return self.indexed[key]
-
-    def _target(self, part: Any, used: Touch) -> int:
-        """The buffer that is indexed; -1: none."""
-        if used.flag and not getattr(part, used.flag):
-            return -1
-        target = getattr(part, used.field)
-        return target if used.role in BY_NUMBER else target.buffer
-
-    def _find_problem(self, name: str, touch: Touch, span: tuple[int, int, int], domain: str,
-                      group: int, fresh: bool, targets: tuple[int, ...]) -> Problem:
+    def _index_problem(self, name: str, part: Any, touch: Touch, span: tuple[int, int, int],
+                       domain: str) -> Problem:
         buffer, first, _ = span
         wanted = COLUMNS.get(touch.values)
         if wanted is not None:
             for i, kind in enumerate(wanted):
-                values = self.all.values.of(
-                    self.number, (buffer, first + i, first + i + 1))
-                allowed = {"one": "length"}.get(kind, kind)
-                bad = problem(values, allowed, 0)
+                values = self.all.values.of(self.number, (buffer, first + i, first + i + 1))
+                bad = problem(values, {"one": "length"}.get(kind, kind), 0)
                 if bad is not None:
                     return touch.field, f"{kind} in column {i}", bad
             return None
         values = self.all.values.of(self.number, span)
-        bad = problem(values, touch.values, group)
+        bad = problem(values, touch.values, self._group(name, part, touch))
         if bad is None and domain != "sampled":
             bad = next((v for v in values if v.kind == "sample row" and touch.values == "rows"),
                        None)
@@ -264,11 +277,20 @@ class Body:
             return touch.field, self._wanted(touch), f"{bad} in {self.all.buffers[buffer].name}"
         if self.all.kinds[buffer] in (wire.STATE, wire.SCRATCH):
             values |= {Value("constant", 0)}
-        for used, target in zip(USED[name][touch.field], targets, strict=True):
+        fresh = self._fresh(buffer, touch, domain)
+        for used in USED[name][touch.field]:
+            target = self._target(part, used)
             found = None if target < 0 else self._named(used, target, values, fresh)
             if found is not None:
                 return found
         return None
+
+    def _target(self, part: Any, used: Touch) -> int:
+        """The buffer that is indexed; -1: none."""
+        if used.flag and not getattr(part, used.flag):
+            return -1
+        target = getattr(part, used.field)
+        return target if used.role in BY_NUMBER else target.buffer
 
     def _wanted(self, touch: Touch) -> str:
         return {"rows": "numbers of rows", "rows?": "numbers of rows or -1"}.get(
@@ -310,7 +332,7 @@ class Body:
         """A start and a length are of the same lane; state rows are those of one request."""
         if name == "copy_state_rows" and part.rows > max(self.extents.state_rows, 1):
             return "rows", f"at most {self.extents.state_rows} of a request", part.rows
-        if name in ("copy_state_rows",) and part.rows > 1:
+        if name == "copy_state_rows" and part.rows > 1:
             for field in ("source_row", "destination_row"):
                 values = self._of(getattr(part, field))
                 if any(value.kind not in ("state row", "snapshot row") for value in values):
@@ -332,16 +354,14 @@ class Body:
     def _of(self, operand: wire.Operand) -> frozenset[Value]:
         return self.all.values.of(self.number, self.all.span(operand))
 
-    def _note(self, name: str, part: Any) -> None:
+    def _note(self, one: Resolved, domain: str) -> None:
         """Remembers what the operation filled, and where it is in a round."""
-        domain = self.domain(name, part)
-        for touch in self.touches(name, part):
-            if touch.role in WRITES and touch.values:
-                number = getattr(part, touch.field).buffer
-                rows = {"rows": domain, "reports": domain}.get(touch.rows, touch.rows)
-                if touch.values == "drawn_lanes":
-                    rows = "drawn"
-                self.written.setdefault(number, set()).add(rows)
-        if name == "draft":
-            self.drafted += 1
-        self.verified = len(VERIFIED) if name == "verify" else max(self.verified - 1, 0)
+        if one.name in WRITERS:
+            for touch, (number, _, _) in one.places:
+                if touch.role in WRITES and touch.values:
+                    rows = {"rows": domain, "reports": domain}.get(touch.rows, touch.rows)
+                    if touch.values == "drawn_lanes":
+                        rows = "drawn"
+                    self.written.setdefault(number, set()).add(rows)
+        self.drafted += one.name == "draft"
+        self.verified = len(VERIFIED) if one.name == "verify" else max(self.verified - 1, 0)
