@@ -121,6 +121,24 @@ def test_template_refusal_is_the_client_s_error() -> None:
         prepared(assets_of(text_tables.byte_level(), ""))
 
 
+def test_scores_need_a_program_that_makes_them() -> None:
+    silent = assets_of(text_tables.byte_level(), scores=False)
+    prepared(silent)
+    with pytest.raises(RequestError, match="no program that scores prompts") as caught:
+        prepared(silent, prompt_logprobs=0)
+    assert caught.value.param == "prompt_logprobs"
+
+
+def test_ids_of_a_text_lie_in_the_vocabulary(assets: Assets) -> None:
+    """Beyond it lie only those that an image brings."""
+    preparer = Preparer(assets)
+    last = assets.vocabulary - 1
+    assert preparer.plain_tokens([0, last], special=False).tolist() == [0, last]
+    for token in (-1, last + 1):
+        with pytest.raises(RequestError, match=f"token {token} is not below the vocabulary"):
+            preparer.plain_tokens([0, token], special=False)
+
+
 def test_text_parts_are_joined(assets: Assets) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     split = prepared(assets, messages=[{"role": "developer", "content": parts}]).prompt

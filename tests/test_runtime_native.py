@@ -18,6 +18,7 @@ from helios_dod.runtime.native_model import NativeModel, RankPeers, plan
 from helios_dod.runtime.selection import Options, SelectionError
 from helios_dod.server.bootstrap import Bootstrap
 from helios_dod.server.launch import Server
+from tests import golden
 from tests.golden import whole
 from tests.tiny_core import add_buffer, make_prepared, number
 
@@ -122,6 +123,14 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
 
         with pytest.raises(ContractError, match=rf"\(prefill\)\.bindings\[12\]\.{field}"):
             NativeModel.load(make(tmp_path, change), OPTIONS, Recorder())
+
+    def cursor(manifest, serving):
+        golden.add_speculative(manifest, serving, contract.QUERY_LENGTH)
+        manifest.buffers[number(manifest, "completion_tokens")].shape[1].multiplier = 4
+        golden.cursor(manifest, serving.model)
+
+    with pytest.raises(ContractError, match="cursor_state: expected none: host operations report"):
+        NativeModel.load(make(tmp_path, cursor), OPTIONS, Recorder())
 
     def pages(manifest, serving):
         serving.model.cache.page_tokens = 32

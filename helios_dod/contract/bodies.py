@@ -60,6 +60,7 @@ class Resolved(NamedTuple):
     part: Any
     places: list[tuple[Touch, tuple[int, int, int]]]
     same: tuple[Any, ...]
+    number: int  # of those that differ
 
 
 class Bodies:
@@ -87,6 +88,7 @@ class Bodies:
         self.extents = [Extents(serving, own, rows) for own, rows in zip(
             self.programs, self.rows_of_state, strict=True)]
         self.everywhere = Extents(serving, hosted, max(self.rows_of_state, default=0))
+        self.resolved: dict[tuple[str, bytes], Resolved] = {}
         self.operations = [
             [self._resolve(name, getattr(operation, name)) for operation in body.operations
              if (name := operation.WhichOneof("operation")) is not None]
@@ -101,12 +103,16 @@ class Bodies:
                 if value.kind != "drawn count":
                     raise ContractError("manifest.live_drawn", "a count that Draft alone writes",
                                         value)
-        shaped: set[tuple[str, bytes]] = set()
+        shaped: set[int] = set()
         for number in range(len(self.operations)):
             Body(self, number).check(shaped)
 
     def _resolve(self, name: str, part: Any) -> Resolved:
-        """What an operation names. Layers name the same but for their weights and planes."""
+        """What an operation names. Bodies share most of theirs, and layers name the same but for
+        their weights and planes."""
+        key = (name, part.SerializeToString())
+        if key in self.resolved:
+            return self.resolved[key]
         places, same = [], []
         for touch in OPERATIONS[name]:
             if touch.flag and not getattr(part, touch.flag):
@@ -120,7 +126,8 @@ class Bodies:
                 span = self.span(value)
                 places.append((touch, span))
                 same.append(span)
-        return Resolved(name, part, places, tuple(same))
+        self.resolved[key] = Resolved(name, part, places, tuple(same), len(self.resolved))
+        return self.resolved[key]
 
     def span(self, operand: wire.Operand) -> tuple[int, int, int]:
         """Buffer, first column and end of an operand."""
@@ -136,7 +143,7 @@ class Bodies:
 
     def _writers(self) -> Iterable[Writer]:
         for number, operations in enumerate(self.operations):
-            for name, part, places, _ in operations:
+            for name, part, places, *_ in operations:
                 if name not in WRITERS:
                     continue
                 for touch, span in places:
@@ -166,16 +173,15 @@ class Body:
         self.drafted = 0  # steps
         self.verified = 0  # operations that a Verify still runs
 
-    def check(self, shaped: set[tuple[str, bytes]]) -> None:
+    def check(self, shaped: set[int]) -> None:
         """shaped: operations whose widths are known to be right."""
         for at, one in enumerate(self.all.operations[self.number]):
             name, part = one.name, one.part
             domain = self.domain(name, part)
             found = self._rounds(name, part, domain)
-            key = (name, part.SerializeToString())
-            if found is None and key not in shaped:
+            if found is None and one.number not in shaped:
                 found = self._shape(one)
-                shaped.add(key)
+                shaped.add(one.number)
             like = (name, domain, self.verified > 0, one.same)
             if found is None and (like not in self.passed or name == "copy_state_rows"):
                 found = self._rows(one, domain) or self._values(one, domain)

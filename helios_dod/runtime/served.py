@@ -50,6 +50,9 @@ def require_served(contract: PreparedContract, programs: Iterable[int], executor
         if program.device_body != (executor in DEVICE_EXECUTORS) and executor != "simulated":
             raise ContractError(f"{field}.body", f"a body for executor {executor}",
                                 "CUDA nodes" if program.device_body else "host operations")
+        if program.cursor and executor == "host":
+            raise ContractError("contract.model.cache.cursor_state",
+                                "none: host operations report no draft cursor", program.name)
         if program.tuned and executor not in DEVICE_EXECUTORS:
             raise ContractError(f"{field}.tuned_bindings",
                                 f"none: executor {executor} runs no tuning graphs",
