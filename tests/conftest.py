@@ -1,8 +1,10 @@
 """Shared fixtures: the real small model, fetched once into the user's cache folder."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from server_harness import Server
 
 from helios_dod.cores.demo import demo_checkpoint
 
@@ -28,3 +30,12 @@ def prepare_core(checkpoint: Path, folder: Path, cache: str) -> Path:
 def f32_core(checkpoint, tmp_path_factory) -> Path:
     """The demo model with a float32 cache, where equality is tested."""
     return prepare_core(checkpoint, tmp_path_factory.mktemp("core"), "f32")
+
+
+@pytest.fixture(scope="session")
+def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server over the engine's test double, saying the texts of tests/scripted.py."""
+    from scripted import serving_scripts
+
+    with serving_scripts(tmp_path_factory.mktemp("scripted")) as server:
+        yield server

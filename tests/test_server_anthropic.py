@@ -2,39 +2,25 @@
 its client is run by perf/clients.py."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-import server_harness
-import text_tables
+from scripted import SCRIPTS, priority
 from server_harness import PATIENCE_S, Server
 
-CALL = ('<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich \\"x\\"", "days": 3}}'
-        '\n</tool_call>')
-SCRIPTS = {
-    "text": "Plain “text” with 漢字 and 🙂.",
-    "thought": "<think>\nFirst “this”.\n</think>\n\nThen that.",
-    "thought_call": "<think>why</think>Let me look.\n" + CALL + CALL,
-}
 TOOLS: list[Any] = [{"name": "weather", "description": "d", "input_schema": {
     "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    core = tmp_path_factory.mktemp("core") / "tokenizer.json"
-    core.write_text(text_tables.tagged().tokenizer.to_str())
-    env = {"FAKE_SYNTAX": "tagged_json think_tag_lines",
-           "FAKE_SCRIPTS": json.dumps(list(SCRIPTS.values()))}
-    with server_harness.serving(core, env=env) as running:
-        yield running
+def server(scripted_server: Server) -> Server:
+    return scripted_server
 
 
 def post(server: Server, script: str = "text", path: str = "/v1/messages",
          **fields: Any) -> httpx.Response:
-    given = {"model": "fake-model", "max_tokens": 200, "priority": 1 + list(SCRIPTS).index(script),
+    given = {"model": "fake-model", "max_tokens": 200, "priority": priority(script),
              "messages": [{"role": "user", "content": "Hello"}], **fields}
     return httpx.post(server.url + path, timeout=PATIENCE_S, json={
         name: value for name, value in given.items() if value is not None})
@@ -61,7 +47,7 @@ def test_text(server: Server) -> None:
 
 
 def test_reasoning_and_calls(server: Server) -> None:
-    answer = post(server, "thought_call", tools=TOOLS).json()
+    answer = post(server, "thought_twice", tools=TOOLS).json()
     kinds = [block["type"] for block in answer["content"]]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
     assert answer["content"][0]["thinking"] == "why" and answer["stop_reason"] == "tool_use"
@@ -69,7 +55,7 @@ def test_reasoning_and_calls(server: Server) -> None:
     assert answer["content"][2]["id"] != answer["content"][3]["id"]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", ["text", "thought", "thought_twice"])
 def test_stream_says_what_the_whole_says(server: Server, script: str) -> None:
     whole = post(server, script, tools=TOOLS).json()
     events = events_of(post(server, script, tools=TOOLS, stream=True).text)
@@ -93,7 +79,7 @@ def test_stream_says_what_the_whole_says(server: Server, script: str) -> None:
 
 
 def test_results_of_tools(server: Server) -> None:
-    first = post(server, "thought_call", tools=TOOLS).json()["content"]
+    first = post(server, "thought_twice", tools=TOOLS).json()["content"]
     results = [{"type": "tool_result", "tool_use_id": block["id"], "content": "rain"}
                for block in first if block["type"] == "tool_use"]
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": first},

@@ -1,35 +1,21 @@
 """/v1/responses through the real `openai` package, over the engine's test double."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import server_harness
-import text_tables
+from scripted import SCRIPTS, priority
 from server_harness import PATIENCE_S, Server
 
-CALL = ('<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich \\"x\\"", "days": 3}}'
-        '\n</tool_call>')
-SCRIPTS = {
-    "text": "Plain “text” with 漢字 and 🙂.",
-    "thought": "<think>\nFirst “this”.\n</think>\n\nThen that.",
-    "thought_call": "<think>why</think>Let me look.\n" + CALL + CALL,
-}
 TOOLS: list[Any] = [{"type": "function", "name": "weather", "strict": None, "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    core = tmp_path_factory.mktemp("core") / "tokenizer.json"
-    core.write_text(text_tables.tagged().tokenizer.to_str())
-    env = {"FAKE_SYNTAX": "tagged_json think_tag_lines",
-           "FAKE_SCRIPTS": json.dumps(list(SCRIPTS.values()))}
-    with server_harness.serving(core, env=env) as running:
-        yield running
+def server(scripted_server: Server) -> Server:
+    return scripted_server
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +24,7 @@ def client(server: Server) -> openai.OpenAI:
 
 
 def ask(client: openai.OpenAI, script: str = "text", **fields: Any) -> Any:
-    extra = {"priority": 1 + list(SCRIPTS).index(script)}
+    extra = {"priority": priority(script)}
     return client.responses.create(**{
         "model": "fake-model", "input": "Hello", "extra_body": extra, **fields})
 
@@ -67,7 +53,7 @@ def test_reasoning_and_calls(client: openai.OpenAI) -> None:
     assert thought.output[0].content[0].text == "First “this”."
     assert thought.output_text == "Then that."
     assert thought.usage.output_tokens_details.reasoning_tokens > 0
-    answer = ask(client, "thought_call", tools=TOOLS)
+    answer = ask(client, "thought_twice", tools=TOOLS)
     assert [item.type for item in answer.output] == [
         "reasoning", "message", "function_call", "function_call"]
     call = answer.output[2]
@@ -77,7 +63,7 @@ def test_reasoning_and_calls(client: openai.OpenAI) -> None:
     assert len(ids) == 6
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", ["text", "thought", "thought_twice"])
 def test_stream_says_what_the_whole_says(client: openai.OpenAI, script: str) -> None:
     whole = ask(client, script, tools=TOOLS)
     events = list(ask(client, script, tools=TOOLS, stream=True))
@@ -106,7 +92,7 @@ def plain(item: Any) -> tuple[Any, ...]:
 
 
 def test_a_turn_with_results_goes_on(client: openai.OpenAI, server: Server) -> None:
-    first = ask(client, "thought_call", tools=TOOLS)
+    first = ask(client, "thought_twice", tools=TOOLS)
     turn: list[Any] = [{"role": "user", "content": "Hello"}, *first.output, *(
         {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
         for call in first.output if call.type == "function_call")]
@@ -158,7 +144,7 @@ def test_nothing_is_stored(client: openai.OpenAI, server: Server) -> None:
     for call in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
         with pytest.raises(openai.NotFoundError, match="not stored"):
             call("resp_" + "0" * 24)
-    stream = ask(client, extra_body={"priority": 0}, max_output_tokens=4000, stream=True)
+    stream = ask(client, extra_body={"priority": 0}, max_output_tokens=8000, stream=True)
     first = next(iter(stream))
     answer = client.responses.cancel(first.response.id)
     assert answer.status == "cancelled" and answer.id == first.response.id

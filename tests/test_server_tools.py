@@ -1,30 +1,16 @@
 """Tool calls and reasoning through the real `openai` package, over the engine's test double."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-import server_harness
 import text_tables
+from scripted import SCRIPTS, priority
 from server_harness import Server
 
 from helios_dod.server.chat_command import pieces
 
-ONE = ('<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich \\"x\\"", "days": 3}}'
-       '\n</tool_call>')
-TWO = ONE + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-SCRIPTS = {
-    "text": "Plain “text” with 漢字 and 🙂.",
-    "thought": "<think>\nFirst “this”.\n</think>\n\nThen that.",
-    "call": ONE,
-    "thought_call": "<think>why</think>Let me look.\n" + TWO,
-    "unknown": '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>',
-    "unfinished": ONE.removesuffix(' 3}}\n</tool_call>'),
-    "one_unfinished": ONE + '<tool_call>\n{"name": "now", "arg',
-    "open_thought": "so it is</think>yes",
-}
 TOOLS: list[Any] = [{"type": "function", "function": {
     "name": name, "parameters": {"type": "object", "properties": properties}}}
     for name, properties in (
@@ -33,13 +19,8 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    core = tmp_path_factory.mktemp("core") / "tokenizer.json"
-    core.write_text(text_tables.tagged().tokenizer.to_str())
-    env = {"FAKE_SYNTAX": "tagged_json think_tag_lines",
-           "FAKE_SCRIPTS": json.dumps(list(SCRIPTS.values()))}
-    with server_harness.serving(core, env=env) as running:
-        yield running
+def server(scripted_server: Server) -> Server:
+    return scripted_server
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +29,7 @@ def client(server: Server) -> openai.OpenAI:
 
 
 def ask(client: openai.OpenAI, script: str, **fields: Any) -> Any:
-    extra = {"priority": 1 + list(SCRIPTS).index(script), **fields.pop("extra_body", {})}
+    extra = {"priority": priority(script), **fields.pop("extra_body", {})}
     values = {"messages": MESSAGES, "tools": TOOLS, **fields}
     return client.chat.completions.create(
         model="fake-model", extra_body=extra,
