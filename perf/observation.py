@@ -116,13 +116,16 @@ def token_ids(client: Client) -> None:
     say("SSE has prompt ids in its first chunk and a metadata-only chunk an id", len(told))
     assert not any("token_ids" in c["choices"][0] for c in chunks if c["choices"][0]["delta"])
     say("deltas carry no duplicate ids", len(chunks) - len(told))
-    ended = client.whole(max_tokens=400, **OBSERVED, seed=1)
-    if ended["choices"][0]["finish_reason"] == "stop":
-        other = client.whole(max_tokens=400, seed=1, logprobs=True)
-        shown = len(other["choices"][0]["logprobs"]["content"])
-        assert len(ended["choices"][0]["token_ids"]) == ended["usage"]["completion_tokens"]
-        say("observations include EOS", f"{shown} shown, "
-            f"{len(ended['choices'][0]['token_ids'])} observed")
+    for seed in range(20):
+        short = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 100,
+                 "temperature": 1, "seed": seed}
+        ended = client.whole(**short, **OBSERVED)
+        if ended["choices"][0]["finish_reason"] == "stop":
+            shown = client.whole(**short, logprobs=True)["choices"][0]["logprobs"]["content"]
+            observed = ended["choices"][0]["token_ids"]
+            assert len(observed) == ended["usage"]["completion_tokens"] == len(shown) + 1
+            say("observations include EOS", f"{len(shown)} shown, {len(observed)} observed")
+            break
     assert choice["message"] == plain["choices"][0]["message"]
     assert choice["finish_reason"] == plain["choices"][0]["finish_reason"]
     assert usage["completion_tokens"] == plain["usage"]["completion_tokens"]

@@ -144,7 +144,7 @@ def test_nothing_is_stored(client: openai.OpenAI, server: Server) -> None:
     for call in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
         with pytest.raises(openai.NotFoundError, match="not stored"):
             call("resp_" + "0" * 24)
-    stream = ask(client, extra_body={"priority": 0}, max_output_tokens=8000, stream=True)
+    stream = ask(client, extra_body={"priority": 0}, max_output_tokens=4000, stream=True)
     first = next(iter(stream))
     answer = client.responses.cancel(first.response.id)
     assert answer.status == "cancelled" and answer.id == first.response.id

@@ -30,7 +30,8 @@ def tick(options: argparse.Namespace) -> int:
 
         results = [mixed.run(lanes, options.ticks) for lanes in options.lanes]
     else:
-        results = [run(Load(lanes, options.context, options.ticks, options.stops))
+        results = [run(Load(lanes, options.context, options.ticks, options.stops,
+                            options.shared))
                    for lanes in options.lanes]
     if options.json:
         print(json.dumps({"machine": machine(), "results": results}))
@@ -154,6 +155,8 @@ def main() -> int:
     command.add_argument("--ticks", type=int, default=500, help="timed ticks")
     command.add_argument("--stops", type=float, default=0.25,
                          help="share of lanes with stop strings (default 0.25)")
+    command.add_argument("--shared", action="store_true",
+                         help="tables in shared memory, drained and scraped by another process")
     command.add_argument("--mixed", action="store_true",
                          help="requests of 512 tokens, half of them shared, come and go instead")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")

@@ -1,9 +1,12 @@
 """Host cost of a tick: the whole fused tick, and every system of it, with all lanes decoding.
 
-The simulated executor runs between ticks and is not timed. Egress is drained every tick. A share of
-the lanes has stop strings that begin often and never end.
+The simulated executor runs between ticks and is not timed. Egress is drained every tick: here, or
+by another process as a server's worker does it, which counts events and is scraped for its metrics
+while ticks run. A share of the lanes has stop strings that begin often and never end.
 """
 
+import os
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +21,18 @@ from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.schedule import TICK, tick
+from helios_dod.server.control import SharedMemory
+from helios_dod.server.metrics import Exporter
+from helios_dod.server.processes import die_with_parent
 from helios_dod.simulation.programs import simulated_core
+from helios_dod.tables.durations import note_events
 from helios_dod.tables.pieces import install_pieces
 from helios_dod.world import boot, digest
 
 PAGE_TOKENS = 16
 VOCABULARY = 131_072
 WARM_TICKS = 50
+SCRAPE_TICKS = 50  # between two readings of all metrics
 UNREACHED = b"\x7f"  # ends every stop string, and no token has it
 STOPS = tuple(text + UNREACHED for text in (b"\nUser:", b" the end", b"e</answer>", b"observation"))
 
@@ -37,6 +45,7 @@ class Load:
     prompt: int = 1050
     ticks: int = 500
     stops: float = 0.25  # share of lanes with stop strings
+    shared: bool = False  # the world lies in shared memory, and a worker process drains it
 
     @property
     def stop_lanes(self) -> int:
@@ -53,6 +62,39 @@ def random_pieces() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return data, np.concatenate([[0], np.cumsum(lengths)]), np.zeros(VOCABULARY, np.uint8)
 
 
+class Worker:
+    """A process that does to a tick's tables what a server's HTTP worker does."""
+
+    def __init__(self, memory: SharedMemory, edge: Edge) -> None:
+        self.wake = os.eventfd(0)
+        rows = memory.limits.requests_max
+        tags, times = np.arange(rows), [np.zeros(rows, np.int64) for _ in range(3)]
+        exporter = Exporter(memory)
+
+        def take() -> None:
+            events = edge.events()
+            columns = [np.ascontiguousarray(events[name])
+                       for name in ("kind", "reason", "tag", "completed_ns")]
+            note_events(memory.control, 0, tags, *times, rows - 1, *columns, time.monotonic_ns())
+
+        take()  # compiles before the fork
+        exporter.text()
+        self.pid = os.fork()
+        if self.pid == 0:
+            die_with_parent(os.getppid())
+            for count in range(1 << 62):
+                os.eventfd_read(self.wake)
+                take()
+                if count % SCRAPE_TICKS == 0:
+                    exporter.text()
+
+    def end(self) -> None:
+        """Ends it."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.wake)
+
+
 class Bench:
     """An engine whose lanes all decode."""
 
@@ -64,7 +106,8 @@ class Bench:
         page_bytes = PAGE_TOKENS * 8
         selection = choose(
             contract, page_bytes, lambda geometry: staging_layout(contract, geometry)[1], Options())
-        self.world = boot(selection.limits)
+        self.memory = SharedMemory(selection.limits) if load.shared else None
+        self.world = boot(selection.limits, self.memory.world if self.memory else None)
         first = bind(self.world, contract, selection)
         install_pieces(self.world, *random_pieces(), strip=False)
         self.clock = VirtualClock(1)
@@ -74,6 +117,7 @@ class Bench:
         self.edge = Edge(self.world, 0, batch=4 * load.lanes)
         self.size = selection.limits.name
         self.start(load, context)
+        self.worker = Worker(self.memory, self.edge) if self.memory else None
 
     def start(self, load: Load, context: int) -> None:
         """Submits one request a lane and ticks until all decode."""
@@ -95,6 +139,16 @@ class Bench:
         theirs."""
         self.executor.drain()
 
+    def drain(self) -> None:
+        """Takes the events of a tick, or waits until the worker has."""
+        if self.worker is None:
+            self.edge.events()
+            return
+        os.eventfd_write(self.worker.wake, 1)
+        ring = self.world[0]["egress"]
+        while ring["first"][0, 0] != ring["end"][0, 0]:
+            time.sleep(0)
+
     def measure(self, ticks: int, walked: bool) -> np.ndarray:
         """Nanoseconds of each tick: shape [ticks], or [ticks, systems] when walked."""
         steps = [step.run for step in TICK] if walked else [tick]
@@ -108,7 +162,9 @@ class Bench:
                     spent[row, column] = time.perf_counter_ns() - start
             self.engine.launch()
             self.pass_time()
-            self.edge.events()
+            self.drain()
+        if self.worker:
+            self.worker.end()
         return spent if walked else spent[:, 0]
 
 
