@@ -155,8 +155,7 @@ def main() -> int:
     command.add_argument("--ticks", type=int, default=500, help="timed ticks")
     command.add_argument("--stops", type=float, default=0.25,
                          help="share of lanes with stop strings (default 0.25)")
-    command.add_argument("--shared", action="store_true",
-                         help="tables in shared memory, drained and scraped by another process")
+    command.add_argument("--shared", action="store_true", help="drained by another process")
     command.add_argument("--mixed", action="store_true",
                          help="requests of 512 tokens, half of them shared, come and go instead")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
