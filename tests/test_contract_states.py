@@ -140,6 +140,12 @@ def test_device_bodies():
         (lambda m, b: b.nodes.add().fill.CopyFrom(wire.CudaFill(
             destination=wire.CudaAddress(buffer=number(m, "tokens")), nbytes=1, byte=256)),
          "fill.byte"),
+        (lambda m, b: b.nodes.add().fill.CopyFrom(wire.CudaFill(destination=wire.CudaAddress(
+            buffer=add_buffer(m, "four", wire.STATE, wire.I32, 4), offset=4), nbytes=13)),
+         "fill.destination.offset"),
+        (lambda m, b: setattr(b.nodes[0].kernel.arguments.add().address, "buffer", add_buffer(
+            m, "four", wire.STATE, wire.I32, 4)) or setattr(
+                b.nodes[0].kernel.arguments[-1].address, "offset", 16), "address.offset"),
     ]
     for change, field in changes:
         serving, manifest, body = with_device_body()

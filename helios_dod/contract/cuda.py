@@ -4,6 +4,9 @@ What needs the machine is checked when a body is bound: parameter sizes, address
 body has hundreds of nodes of a dozen arguments, so texts are made only for an error.
 """
 
+from math import prod
+
+from helios_dod.contract.elements import ELEMENT_BYTES
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.wire import manifest_pb2 as wire
 
@@ -65,14 +68,17 @@ def _node_problem(manifest: wire.ExecutionManifest, node: wire.CudaNode) -> Prob
     if kind == "copy":
         if node.copy.nbytes == 0:
             return "copy.nbytes", "at least 1", 0
-        return _inside("copy.source", _place_problem(manifest, node.copy.source, False)) or (
-            _inside("copy.destination", _place_problem(manifest, node.copy.destination, True)))
+        nbytes = node.copy.nbytes
+        return _inside(
+            "copy.source", _place_problem(manifest, node.copy.source, False, nbytes)) or _inside(
+            "copy.destination", _place_problem(manifest, node.copy.destination, True, nbytes))
     if kind == "fill":
         if node.fill.nbytes == 0:
             return "fill.nbytes", "at least 1", 0
         if node.fill.byte > 255:
             return "fill.byte", "0 to 255", node.fill.byte
-        return _inside("fill.destination", _place_problem(manifest, node.fill.destination, True))
+        return _inside("fill.destination", _place_problem(
+            manifest, node.fill.destination, True, node.fill.nbytes))
     return "", "a kernel, copy, fill or ingest", "none"
 
 
@@ -116,17 +122,18 @@ def _argument_problem(manifest: wire.ExecutionManifest, argument: wire.CudaArgum
 
 
 def _place_problem(
-    manifest: wire.ExecutionManifest, address: wire.CudaAddress, written: bool,
+    manifest: wire.ExecutionManifest, address: wire.CudaAddress, written: bool, nbytes: int,
 ) -> Problem:
     """An address of a copy or fill, which say themselves what they do."""
     if address.use:
         return "use", "none outside kernel arguments", wire.AddressUse.Name(address.use)
-    return _address_problem(manifest, address, written)
+    return _address_problem(manifest, address, written, nbytes)
 
 
 def _address_problem(
-    manifest: wire.ExecutionManifest, address: wire.CudaAddress, written: bool,
+    manifest: wire.ExecutionManifest, address: wire.CudaAddress, written: bool, nbytes: int = 1,
 ) -> Problem:
+    """nbytes: from the address on that lie in the buffer, as far as its extents are known."""
     if address.buffer >= len(manifest.buffers):
         return "buffer", f"a buffer number below {len(manifest.buffers)}", address.buffer
     kind = manifest.buffers[address.buffer].kind
@@ -137,6 +144,12 @@ def _address_problem(
         return "alignment", f"0, or a power of two up to {ALIGNMENT_MAX}", alignment
     if alignment and address.offset % alignment:
         return "offset", f"a multiple of {alignment}", address.offset
+    shape = manifest.buffers[address.buffer].shape
+    if address.offset + nbytes > 1 and not any(axis.symbol for axis in shape):
+        room = ELEMENT_BYTES[manifest.buffers[address.buffer].dtype] * prod(
+            axis.multiplier for axis in shape)
+        if address.offset + nbytes > room:
+            return "offset", f"{nbytes} bytes inside {room}", address.offset
     if address.use and kind not in (wire.STATE, wire.CACHE):
         return "use", "none: only STATE and CACHE have one", wire.AddressUse.Name(address.use)
     return None

@@ -1,9 +1,9 @@
 """Validates each GraphContract against its captured program and makes PreparedProgram of it."""
 
 from helios_dod.contract.devices import transport_buffers
+from helios_dod.contract.elements import ELEMENT_BYTES
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.manifest import (
-    ELEMENT_BYTES,
     axes,
     buffer_at,
     completion_buffers,

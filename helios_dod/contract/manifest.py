@@ -7,15 +7,12 @@ from math import prod
 from typing import Any
 
 from helios_dod.contract.devices import check_code, check_devices
+from helios_dod.contract.elements import ELEMENT_BYTES
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.operations import BY_NUMBER, OPERATIONS, VERIFIED, Touch
 from helios_dod.contract.strict import check_known
 from helios_dod.contract.wire import manifest_pb2 as wire
 
-ELEMENT_BYTES = {
-    wire.F32: 4, wire.F16: 2, wire.BF16: 2, wire.I32: 4, wire.U32: 4, wire.I64: 8, wire.U64: 8,
-    wire.U8: 1, wire.I8: 1,
-}
 BufferFacts = tuple[int, int, int | None]  # kind, dtype, elements of a row
 AXES_MAX = 4
 AXIS_MAX = 2**40  # a constant axis; past it products of axes could leave 64 bits

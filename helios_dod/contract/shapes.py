@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from helios_dod.contract.elements import ELEMENT_BYTES
 from helios_dod.contract.operations import Touch
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -14,8 +15,6 @@ from helios_dod.limits import BIAS_MAX, MASK_BITS, TOP_LOGPROBS_MAX
 TYPES = {"f32": (wire.F32,), "i32": (wire.I32,), "u32": (wire.U32,),
          "word": (wire.F32, wire.I32, wire.U32), "seed": (wire.U64, wire.U32, wire.I32),
          "bytes": (wire.F32, wire.F16, wire.BF16, wire.U32, wire.I64, wire.U64, wire.U8, wire.I8)}
-BYTES = {wire.F32: 4, wire.F16: 2, wire.BF16: 2, wire.I32: 4, wire.U32: 4, wire.I64: 8, wire.U64: 8,
-         wire.U8: 1, wire.I8: 1}
 PLAIN_TABLES = (wire.F32, wire.F16, wire.BF16)
 Problem = tuple[str, str, object] | None  # field, expected, got
 
@@ -94,7 +93,7 @@ TERMS: dict[str, Callable[[Operation], int | None]] = {
     "vocabulary": lambda op: op.serving.model.vocabulary,
     "mask": lambda op: -(-op.serving.model.vocabulary // MASK_BITS),
     "biases": lambda op: BIAS_MAX, "top": lambda op: TOP_LOGPROBS_MAX,
-    "seed": lambda op: 8 // BYTES[op.buffer("seed").dtype],
+    "seed": lambda op: 8 // ELEMENT_BYTES[op.buffer("seed").dtype],
     "group": lambda op: op.part.group or op.width("input"),
     "columns": lambda op: op.buffer("weight").panel.columns,
     "outputs": lambda op: op.buffer("weight").panel.rows,
@@ -201,10 +200,10 @@ def _copy_state_rows(op: Operation) -> Problem:
 
 def _copy_partial_page(op: Operation) -> Problem:
     page_tokens, plane = op.serving.model.cache.page_tokens, op.buffer("cache")
-    nbytes = BYTES[plane.dtype] * prod(
+    nbytes = ELEMENT_BYTES[plane.dtype] * prod(
         axis.multiplier * (page_tokens if axis.symbol else 1) for axis in plane.shape[1:])
     width = op.width("storage")
-    room = None if width is None else width * BYTES[op.buffer("storage").dtype]
+    room = None if width is None else width * ELEMENT_BYTES[op.buffer("storage").dtype]
     return None if room is not None and room >= nbytes else (
         "storage", f"at least {nbytes} bytes, a page of {plane.name}", room)
 

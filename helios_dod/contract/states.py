@@ -4,9 +4,9 @@ what the program's body does."""
 from collections.abc import Iterable
 from itertools import pairwise
 
+from helios_dod.contract.elements import ELEMENT_BYTES
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.manifest import (
-    ELEMENT_BYTES,
     buffer_at,
     describe_buffer,
     row_elements,

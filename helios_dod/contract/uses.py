@@ -4,7 +4,8 @@ what copies, fills and ingests do, and kernels to the arguments that say their u
 from dataclasses import dataclass
 from functools import cached_property
 
-from helios_dod.contract.manifest import ELEMENT_BYTES, row_elements
+from helios_dod.contract.elements import ELEMENT_BYTES
+from helios_dod.contract.manifest import row_elements
 from helios_dod.contract.operations import EVERY_PLANE, OPERATIONS, ROLE_ACCESS
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire

@@ -77,6 +77,9 @@ def _value(argument: Any, memory: Memory, frame: int) -> int:
     if kind == "address":
         pointer = argument.address
         bound = memory.bound(pointer.buffer)
+        if pointer.offset >= bound.nbytes:
+            raise DeviceError(f"buffer {bound.name!r}: offset {pointer.offset} of {bound.nbytes} "
+                              "bytes")
         address = bound.address[frame] + pointer.offset
         if pointer.alignment and address % pointer.alignment:
             raise DeviceError(f"buffer {bound.name!r}: address {address:#x} is not aligned to "
