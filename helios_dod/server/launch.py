@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from helios_dod.errors import UserError
+from helios_dod.executors.base import DeviceError
 from helios_dod.server.app import App
 from helios_dod.server.control import (
     ENGINE_FAILED,
@@ -150,7 +151,7 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
                            launch.wake_engine, launch.wake_workers, engine)
         code = 0
     except BaseException as error:
-        known = isinstance(error, (UserError, OSError, MemoryError))
+        known = isinstance(error, (UserError, DeviceError, OSError, MemoryError))
         set_cause(service, str(error) or type(error).__name__)
         if service["engine_state"] != ENGINE_STARTING:  # else the parent says it
             print(f"helios: the engine failed: {error}", file=sys.stderr)
