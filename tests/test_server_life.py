@@ -146,6 +146,7 @@ def test_engine_failure_at_start_ends_the_server_with_the_cause(core: Path) -> N
     server = Server(server_harness.fake_command(core), {"FAKE_FAIL": "no such pages"})
     assert server.process.wait(server_harness.PATIENCE_S) == 2
     wait_until(lambda: "error: no such pages" in server.output, server.output)
+    assert "requests are answered 503" not in server.output  # nothing ever was: it is said once
 
 
 def test_assets_that_cannot_be_loaded_end_the_server_with_the_cause(core: Path) -> None:
