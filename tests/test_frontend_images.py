@@ -244,12 +244,16 @@ def test_bombs_and_damage_are_refused_with_the_field(data: bytes, words: str) ->
 
 def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scan of a progressive JPEG is a pass over all of its pixels, for a few bytes."""
-    data = encoded(Image.fromarray(sample(64, 64)), "JPEG", progressive=True)
-    assert data.count(b"\xff\xda") > 3
-    assert decode(data, "image").size == (64, 64)
+    image = Image.fromarray(sample(64, 64))
+    data = encoded(image, "JPEG", progressive=True)
+    several = encoded(image, "MPO", save_all=True, append_images=[image] * 3)
+    for found in (data, several):
+        assert found.count(b"\xff\xda") > 3
+        assert decode(found, "image").size == (64, 64)
     monkeypatch.setattr(decoding, "SCANNED_PIXELS_MAX", 3 * 64 * 64)
-    with pytest.raises(RequestError, match="at most 3 scans, this one has"):
-        decode(data, "image")
+    for found in (data, several):
+        with pytest.raises(RequestError, match="at most 3 scans, this one has"):
+            decode(found, "image")
     monkeypatch.setattr(decoding, "IMAGE_NBYTES_MAX", 10)
     with pytest.raises(RequestError, match="at most 10 bytes"):
         decode(data, "image")

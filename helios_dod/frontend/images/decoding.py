@@ -99,7 +99,7 @@ def decode(data: bytes, field: str) -> Any:
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         check_size(image.height, image.width, field)
-        scans = data.count(b"\xff\xda") if image.format == "JPEG" else 1
+        scans = data.count(b"\xff\xda") if data[:2] == b"\xff\xd8" else 1
         if scans * image.height * image.width > SCANNED_PIXELS_MAX:
             raise refuse(field, f"a JPEG of {image.height} x {image.width} pixels has at most "
                                 f"{SCANNED_PIXELS_MAX // (image.height * image.width)} scans, this "
