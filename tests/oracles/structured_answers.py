@@ -207,12 +207,12 @@ def main() -> None:
             print(f"{verdict}: {name}: {' '.join(why.split())[:200]}")
     total = sum(verdicts.values())
     asked = total - verdicts["unsupported"]
-    complete = verdicts["valid"] + verdicts["invalid"]
+    checked = verdicts["valid"] + verdicts["invalid"]
     print(json.dumps({
         "schemas": total, **verdicts,
         "unsupported_share": round(verdicts["unsupported"] / total, 3),
-        "complete_share": round(complete / asked, 3),
-        "valid_share_of_complete": round(verdicts["valid"] / max(complete, 1), 4)}))
+        "complete_share": round((checked + verdicts["unchecked"]) / asked, 3),
+        "valid_share_of_checked": round(verdicts["valid"] / max(checked, 1), 4)}))
 
 
 if __name__ == "__main__":
