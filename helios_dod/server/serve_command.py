@@ -244,7 +244,7 @@ def run_engine(*arguments: Any, planner: "Planner | None" = None) -> None:
 def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
     """The core's assets under an id that says that nothing is computed."""
     assets = load(core)
-    return replace(assets, served_id=assets.served_id + SIMULATED, aliases=(), image_encoder=True)
+    return replace(assets, served_id=assets.served_id + SIMULATED, aliases=())
 
 
 def tls_files(args: argparse.Namespace) -> tuple[Path, Path] | None:
