@@ -28,11 +28,16 @@ class Client:
     def __init__(self, server: Served) -> None:
         self.server = server
 
-    def open(self, path: str = "/v1/chat/completions", **fields: Any) -> socket.socket:
+    def open(self, path: str = "/v1/chat/completions", small: bool = False,
+             **fields: Any) -> socket.socket:
         """A connection that has asked."""
         body = json.dumps({"model": "default", "temperature": 0, "max_tokens": 12, "messages": [
             {"role": "user", "content": "Say hello to the four winds."}], **fields}).encode()
-        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=120)
+        connection = socket.socket()
+        if small:  # a reader that pauses holds little
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(120)
+        connection.connect(("127.0.0.1", self.server.port))
         connection.sendall((HEAD % path).encode() + b"content-length: %d\r\n\r\n" % len(body)
                            + body)
         return connection
@@ -215,9 +220,8 @@ def admission(client: Client) -> None:
         status, body = client.finish(connection)
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
     client.wait("helios_permits_used", 0)
-    # Far more bytes than sockets hold: a prompt's scores and many alternatives a token.
-    paused = client.open(**{**long, "max_tokens": 1500}, logprobs=True, top_logprobs=20)
-    paused.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    # Far more bytes than its sockets hold: many alternatives a token.
+    paused = client.open(**{**long, "max_tokens": 1500}, logprobs=True, top_logprobs=20, small=True)
     client.whole()
     client.wait("helios_slots_used", 0)
     assert client.metric("helios_permits_used") == 1 and client.metric("helios_pages_used") == 0

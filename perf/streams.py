@@ -1,6 +1,6 @@
 """Hundreds of active streams beside thousands of idle connections, without loss.
 
-    python perf/streams.py [CORE] --active 512 --waiting 2000 --idle 2000 --tokens 150
+    python perf/streams.py [CORE] --active 512 --waiting 2000 --idle 2000 --tokens 60
 
 Serves a core (default: the demo core) on the simulated executor at real pace. Opens `idle`
 connections that have been served once and are kept alive, then `active` streams, and behind them
@@ -49,9 +49,9 @@ class Reader:
         return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
 
 
-def whole(server: Served, fields: dict[str, object]) -> str:
-    """The text of a JSON answer."""
-    with server.open(**fields, stream=False) as connection:
+def whole(connection: socket.socket) -> str:
+    """The text of a JSON answer that has been asked for."""
+    with connection:
         data = b""
         while not data.endswith(b"}"):
             part = connection.recv(1 << 18)
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--active", type=int, default=512)
     parser.add_argument("--waiting", type=int, default=2000)
     parser.add_argument("--idle", type=int, default=2000)
-    parser.add_argument("--tokens", type=int, default=150)
+    parser.add_argument("--tokens", type=int, default=60)
     parser.add_argument("--step-ms", type=float, default=40)
     args = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -121,7 +121,8 @@ def main() -> int:
                      str(args.waiting + 1), "--context", "1024", "--cache-memory", "6G"])
     asked = {"max_tokens": args.tokens, "temperature": 1}
     try:
-        expected = [whole(server, asked | {"seed": seed}) for seed in range(SEEDS)]
+        asking = [server.open(**asked, seed=seed, stream=False) for seed in range(SEEDS)]
+        expected = [whole(connection) for connection in asking]
         before = level(server)
         idle = [idle_connection(server) for _ in range(args.idle)]
         seeds = [i % SEEDS for i in range(args.active + args.waiting)]

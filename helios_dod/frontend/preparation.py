@@ -416,16 +416,18 @@ class Preparer:
             return getattr(defaults, name) if value is None else value
 
         temperature, top_k = chosen("temperature"), chosen("top_k")
+        greedy = temperature < GREEDY_BELOW
         return Submission(
             tag=0, prompt=prompt, output_limit=limit,
             output_minimum=request.min_tokens or 0,
-            temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
+            temperature=0.0 if greedy else temperature,
             top_p=chosen("top_p"), min_p=chosen("min_p"),
             top_k=min(max(top_k, 0), self.assets.vocabulary),
             repetition_penalty=chosen("repetition_penalty"),
             presence_penalty=chosen("presence_penalty"),
             frequency_penalty=chosen("frequency_penalty"),
-            seed=seed, top_logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
+            seed=0 if greedy else seed,  # what draws no token repeats, on any device
+            top_logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
             eos=() if request.ignore_eos else self.assets.eos,
             stop_ids=tuple(dict.fromkeys(request.stop_token_ids or ())),
             stop_sequences=tuple(dict.fromkeys(
