@@ -99,7 +99,8 @@ def honest_cores(folder):
     return [open_core(folder / name) for name in made]
 
 
-def scalar_operations(manifest):
+def places_of(manifest):
+    """(body, index) of every operation."""
     return [(body, i) for body in manifest.host_bodies for i in range(len(body.operations))]
 
 
@@ -122,7 +123,7 @@ def width_of(buffer):
 
 def operand_lie(serving, manifest, rng):
     """Another buffer, or other columns, for an operand."""
-    body, at = rng.choice(scalar_operations(manifest))
+    body, at = rng.choice(places_of(manifest))
     name = body.operations[at].WhichOneof("operation")
     part = getattr(body.operations[at], name)
     touch = rng.choice(OPERATIONS[name])
@@ -177,7 +178,7 @@ def source_lie(serving, manifest, rng):
 
 def attribute_lie(serving, manifest, rng):
     """A number, a flag or a choice of an operation."""
-    body, at = rng.choice(scalar_operations(manifest))
+    body, at = rng.choice(places_of(manifest))
     name = body.operations[at].WhichOneof("operation")
     part = getattr(body.operations[at], name)
     named = {touch.field for touch in OPERATIONS[name]}
@@ -226,7 +227,7 @@ def added_operation(serving, manifest, rng):
 
 def moved_operation(serving, manifest, rng):
     """An operation twice, left out, or of another body."""
-    body, at = rng.choice(scalar_operations(manifest))
+    body, at = rng.choice(places_of(manifest))
     made = wire.HostOperation()
     made.CopyFrom(body.operations[at])
     if rng.random() < 0.4:
