@@ -37,11 +37,12 @@ HEAVY = ("torch", "triton", "gguf", "transformers", "safetensors", "sentencepiec
          "helios_dod.ignition")
 
 # Folder or module -> what of this package it may import. The rest is not for it.
-BASE = ("limits", "schema", "terms", "system", "decoding", "folders", "errors", "compiling")
+BASE = ("limits", "schema", "terms", "system", "words", "decoding", "folders", "errors",
+        "compiling")
 MAY_IMPORT = {
     "limits": (), "terms": (), "errors": (), "folders": (), "progress": (), "compiling": (),
     "schema": ("limits",), "code_cache": ("folders",), "system": ("code_cache",),
-    "decoding": ("system", "limits"),
+    "decoding": ("system", "limits"), "words": (),
     "tables": (*BASE, "tables"),
     "world": (*BASE, "tables"),
     "edges": (*BASE, "tables"),

@@ -316,8 +316,10 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
             at = int(p["newer"][at])
         require(sorted(listed) == np.nonzero(expected)[0].tolist(),
                 f"pages: {name} {listed}, should hold {np.nonzero(expected)[0].tolist()}")
-    indexed = w["prefixes"]["page"]
-    require(sorted(indexed[indexed != NO_ROW].tolist()) == np.nonzero(shared)[0].tolist(),
+    indexed, parents = w["prefixes"]["entry"].T
+    used = indexed != NO_ROW
+    require(np.array_equal(parents[used], p["parent"][indexed[used]]), "prefixes: a parent")
+    require(sorted(indexed[used].tolist()) == np.nonzero(shared)[0].tolist(),
             "prefixes: not the immutable pages, each once")
 
 

@@ -1,41 +1,87 @@
 """match: the longest cached prefix of each request that could be admitted now."""
 
-from helios_dod.limits import MATCH_WINDOW, NO_ROW, TOKEN_BLOCK
+from helios_dod.limits import ENTRY_PAGE, MATCH_AHEAD, MATCH_RING, NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, prefetch, system
 from helios_dod.tables.pages import on_device, resident, tier_of
-from helios_dod.tables.prefixes import chain, find_from, home_row, next_tagged
+from helios_dod.tables.prefixes import chain, find_from, home_row, next_behind, same_tokens
 from helios_dod.tables.requests import scores_left
 from helios_dod.tables.snapshots import find_snapshot
 from helios_dod.tables.spans import features_of, span_at
 from helios_dod.tables.tiers import worthwhile
 
 
-@kernel(boundscheck=False)
-def look_ahead(world, row, first, size, hashed):
-    """Hashes a window of pages and asks for the memory that its lookups will touch; the last hash.
-
-    The lookups of a chain do not depend on each other, only their confirmation does."""
-    prefixes, pages, count = world[0].prefixes, world[0].pages, world[0].settings.page_tokens
-    blocks, ids = world[0].requests.blocks, world[0].tokens.ids
-    spans = world[0].requests.span_count[row]
-    for k in range(size):
-        at = (first + k) * count
-        block = blocks[row, at // TOKEN_BLOCK]
-        hashed = chain(hashed, ids, block, at % TOKEN_BLOCK, count)
-        if spans > 0:
-            hashed ^= features_of(world, row, at, at + count)
-        prefixes.window_hash[k] = hashed
-        home = home_row(world, hashed)
-        prefetch(prefixes.page, home)
-        prefetch(prefixes.tag, home)
-    for k in range(size):
-        home = home_row(world, prefixes.window_hash[k])
-        at = next_tagged(world, prefixes.window_hash[k], home)
-        prefixes.window_row[k] = at
-        if prefixes.page[at] != NO_ROW:
-            prefetch(pages.parent, prefixes.page[at])
-            prefetch(pages.ids[prefixes.page[at]], 0)
+@kernel(boundscheck=False, inline="always")
+def hash_ahead(world, row, index, hashed):
+    """Hashes page `index` of a request's text and asks for its line of the index; the hash."""
+    prefixes, requests, count = world[0].prefixes, world[0].requests, world[0].settings.page_tokens
+    at = index * count
+    block = requests.blocks[row, at // TOKEN_BLOCK]
+    hashed = chain(hashed, world[0].tokens.ids, block, at % TOKEN_BLOCK, count)
+    if requests.span_count[row] > 0:
+        hashed ^= features_of(world, row, at, at + count)
+    prefixes.ahead_hash[index & (MATCH_RING - 1)] = hashed
+    prefetch(prefixes.entry[home_row(world, hashed)], ENTRY_PAGE)
     return hashed
+
+
+@kernel(boundscheck=False, inline="always")
+def probe_ahead(world, index, parent):
+    """Finds page `index` by its hash and the page before it, and asks for its tokens; the page, to
+    be confirmed, or NO_ROW."""
+    prefixes, k = world[0].prefixes, index & (MATCH_RING - 1)
+    at = next_behind(world, parent, home_row(world, prefixes.ahead_hash[k]))
+    prefixes.ahead_row[k] = at
+    page = prefixes.entry[at, ENTRY_PAGE]
+    if page != NO_ROW:
+        prefetch(world[0].pages.ids[page], 0)
+    return page
+
+
+@kernel(boundscheck=False, inline="always")
+def confirm(world, row, index, parent):
+    """The page with the tokens of page `index` of a request's text behind `parent`, or NO_ROW."""
+    prefixes, requests, pages = world[0].prefixes, world[0].requests, world[0].pages
+    count, k, ids = world[0].settings.page_tokens, index & (MATCH_RING - 1), world[0].tokens.ids
+    block, first = requests.blocks[row, index * count // TOKEN_BLOCK], index * count % TOKEN_BLOCK
+    page = prefixes.entry[prefixes.ahead_row[k], ENTRY_PAGE]
+    if page != NO_ROW and (parent == NO_ROW or not same_tokens(
+            pages.ids, page, ids, block, first, count)):
+        page = find_from(world, prefixes.ahead_row[k], parent, requests.salt[row], ids, block,
+                         first, count)
+    if (page != NO_ROW and requests.span_count[row] > 0
+            and pages.hash[page] != prefixes.ahead_hash[k]):
+        page = NO_ROW  # what its spans stand for is in the hash alone
+    return page
+
+
+@kernel(boundscheck=False)
+def follow(world, row, first, total, parent, hashed):
+    """Follows a request's pages from page `first` on, behind `parent`, as far as they are what the
+    index seems to hold: (pages found, the last, the last that was confirmed or NO_ROW).
+
+    Hashes do not depend on what is found, so that memory works on many pages at once: a page is
+    hashed first, looked up MATCH_AHEAD pages later, confirmed as many later again. Should another
+    page than the expected one be confirmed, what was looked up behind that one is void."""
+    guessed, end, found = parent, total, first
+    for step in range(first, total + 2 * MATCH_AHEAD):
+        if step < end:
+            hashed = hash_ahead(world, row, step, hashed)
+        probed, index = step - MATCH_AHEAD, step - 2 * MATCH_AHEAD
+        if first <= probed < end:
+            guessed = probe_ahead(world, probed, guessed)
+            if guessed == NO_ROW:
+                end = probed + 1
+        if index < first:
+            continue
+        expected = world[0].prefixes.entry[
+            world[0].prefixes.ahead_row[index & (MATCH_RING - 1)], ENTRY_PAGE]
+        page = confirm(world, row, index, parent)
+        if page == NO_ROW:
+            return found, parent, NO_ROW
+        parent, found = page, index + 1
+        if page != expected:
+            break
+    return found, parent, parent
 
 
 @kernel
@@ -65,28 +111,12 @@ def usable(world, page, count):
 def match_prefix(world, row):
     """Follows the request's pages through the index; at least one token is left to compute."""
     requests, prefixes = world[0].requests, world[0].prefixes
-    count, salt = world[0].settings.page_tokens, requests.salt[row]
+    count = world[0].settings.page_tokens
     total, spans = (requests.token_count[row] - 1) // count, requests.span_count[row]
-    hashed, parent, found = world[0].settings.cache_seed, NO_ROW, 0
-    while found < total:
-        first = found
-        size = min(MATCH_WINDOW, total - first)
-        hashed = look_ahead(world, row, first, size, hashed)
-        for k in range(size):
-            at = (first + k) * count
-            page = find_from(
-                world, prefixes.window_hash[k], prefixes.window_row[k], parent, salt,
-                world[0].tokens.ids, requests.blocks[row, at // TOKEN_BLOCK], at % TOKEN_BLOCK,
-                count)
-            if page != NO_ROW and spans > 0 and (
-                    world[0].pages.hash[page] != prefixes.window_hash[k]):
-                page = NO_ROW  # what its spans stand for is in the hash alone
-            if page == NO_ROW:
-                break
-            parent = page
-            found += 1
-        if found < first + size:
-            break
+    hashed, parent, page, found = world[0].settings.cache_seed, NO_ROW, 0, 0
+    while found < total and page != NO_ROW:
+        found, parent, page = follow(world, row, found, total, parent, hashed)
+        hashed = prefixes.ahead_hash[(found - 1) & (MATCH_RING - 1)]
     parent, found = usable(world, parent, found)
     while spans > 0 and found > 0 and span_at(
             world, row, (found - world[0].settings.view_pages) * count) >= 0:
@@ -119,7 +149,7 @@ def match_snapshot(world, row):
     reads="settings.* requests.* slots.live_count tokens.ids pages.* prefixes.* "
           "snapshots.*",
     writes="requests.match_page requests.match_count requests.match_snapshot requests.match_epoch "
-           "prefixes.window_hash prefixes.window_row tiers.refused_count",
+           "prefixes.ahead_hash prefixes.ahead_row tiers.refused_count",
 )
 def match(world):
     """As many heads of the waiting list as slots are free; again only if the index changed."""

@@ -154,7 +154,7 @@ def observe(world, queue, first, end):
     writes="copies.first copies.settled_ns copies.leaving_count copies.sinking_count "
            "tiers.free_count tiers.oldest tiers.newest tiers.restored_ns tiers.restored_count "
            "tiers.stored_ns tiers.stored_count "
-           "pages.* prefixes.page prefixes.tag counters.pages_offloaded counters.pages_stored "
+           "pages.* prefixes.entry counters.pages_offloaded counters.pages_stored "
            "counters.pages_restored_memory counters.pages_restored_disk counters.copies_failed",
 )
 def settle(world):

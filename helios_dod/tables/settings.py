@@ -39,7 +39,6 @@ class Clock:
     now_ns: scalar(i64)
     completed_ns: scalar(i64)  # read behind `accept` in a tick that `observed` a timed token
     observed: scalar(i32)  # lanes of timed requests that this tick accepted tokens of
-    marks: scalar(i64)  # bit set of rare branches that were taken
 
 
 @table()

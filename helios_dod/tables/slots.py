@@ -26,7 +26,6 @@ class Slots:
     in_flight: i32  # frames that name this slot
     open: i32  # speculative ones among them: how far they get is not known
     acceptance: i32["DRAFT_SOURCES"]  # chance that the next draft is accepted, of 65,536
-    draft_cursor: i32
     page_count: i32
     uploaded_count: i32  # page-table entries that the device has
     prefill_end: i32  # tokens to prefill: the prompt, after preemption the output so far too
@@ -44,7 +43,6 @@ class Slots:
     window_end: i32
     window_uploaded: i32  # page-table entries that the device has are below
     pages: i32["pages_per_request_max"]
-    feature_slot: i32
     grammar: i32  # row of a constrained request's masks
     # generated index + 1 of a log-probability row not yet delivered, per frame
     scores_held: i32["FRAMES_MAX"]
