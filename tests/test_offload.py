@@ -83,19 +83,22 @@ def skip_one(simulator, kind):
     return skipped
 
 
-@pytest.mark.parametrize("kind", ["offload", "restore"])
-def test_canary_skipped_copy(kind):
-    """One copy that is reported as done and was not changes tokens, and the oracle sees it."""
+@pytest.mark.parametrize(("kind", "least"), [("offload", 1), ("restore", 15)])
+def test_canary_skipped_copy(kind, least):
+    """One copy that is reported as done and was not changes tokens, and the oracle sees it. A page
+    that is restored is needed at once: about four of five seeds tell."""
     seen = 0
-    for seed in range(1, 7):
+    for seed in range(1, 31):
         simulator = Simulator(seed, walked=False, workload=REVISITS, pages=12)
         skipped = skip_one(simulator, kind)
         try:
-            simulator.run(300)
+            simulator.run(150)
         except Violation as violation:
             assert skipped and "expected" in str(violation)
             seen += 1
-    assert seen >= (3 if kind == "restore" else 1)
+        if seen == least:
+            return
+    raise AssertionError(f"{seen} of 30 seeds tell")
 
 
 def test_canary_leaked_place():

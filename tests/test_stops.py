@@ -85,7 +85,7 @@ class Machine:
         append_token(self.world, ROW, token)
         requests = self.world[0]["requests"]
         generated = int(requests["token_count"][ROW]) - 1
-        reason = stop.ending(self.world, ROW, generated)
+        reason = stop.ending(self.world, ROW, token, generated)
         return reason, generated - int(requests["withheld"][ROW]), int(requests["text_end"][ROW])
 
 

@@ -29,3 +29,17 @@ def test_a_seed_prints_its_digest_last(mode):
     lines = subprocess.run([*command, *mode], capture_output=True, text=True,
                            check=True).stdout.splitlines()
     assert lines[-1] == swarm.run_seed(11, 60, walked=False).digest
+
+
+# Few seeds that take every rare branch together: tiers with failures, snapshots and windows, rounds
+# with drafts of both sources, and small vocabularies, in which a text repeats itself.
+CORPUS = (4, 5, 9, 16, 18, 33, 88, 312, 564, 2852)
+
+
+def test_every_counter_moves():
+    """Counters are the marks of rare branches: over the corpus none of them stays at zero."""
+    tally = swarm.Tally()
+    for seed in CORPUS:
+        tally.add(swarm.run_seed(seed, 400, walked=False))
+    assert not tally.violations
+    assert tally.counters and not tally.untaken

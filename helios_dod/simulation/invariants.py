@@ -1,5 +1,8 @@
 """What must hold between systems: counts add up, links agree, nothing is owned twice."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from helios_dod.limits import NO_ROW
@@ -48,15 +51,49 @@ def require(held: bool, what: str) -> None:
         raise Violation(what)
 
 
+def require_equal(counted: np.ndarray, held: np.ndarray, what: str) -> None:
+    """Raises Violation unless a column holds what was counted."""
+    if not np.array_equal(counted, held):
+        raise Violation(f"{what} {held}, counted {counted}")
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """A check of a world's record, which raises Violation, and the columns that it reads."""
+
+    check: Callable[[np.void], None]
+    reads: frozenset[str]
+
+    def __call__(self, w: np.void) -> None:
+        self.check(w)
+
+
+INVARIANTS: list[Invariant] = []  # in the order of the file
+
+
+def invariant(reads: str) -> Callable[[Callable[[np.void], None]], Invariant]:
+    """Declares an invariant. reads: space-separated `table.column` or `table.*`."""
+
+    def declare(check: Callable[[np.void], None]) -> Invariant:
+        INVARIANTS.append(Invariant(check, frozenset(reads.split())))
+        return INVARIANTS[-1]
+
+    return declare
+
+
 def check_free(table: np.void, name: str, rows: int) -> None:
     """The free stack holds exactly the FREE rows, each once."""
-    count = int(table["free_count"])
-    stack = table["free"][:count]
-    free = np.nonzero(table["state"][:rows] == FREE)[0]
-    require(np.array_equal(np.sort(stack), free),
-            f"{name}: free stack {sorted(stack.tolist())}, FREE rows {free.tolist()}")
+    stack = np.sort(table["free"][: int(table["free_count"])])
+    require_equal(np.nonzero(table["state"][:rows] == FREE)[0], stack,
+                  f"{name}: not the FREE rows, free stack")
 
 
+@invariant("requests.state requests.free requests.free_count requests.waiting_first "
+           "requests.waiting_last requests.waiting_count requests.waiting_previous "
+           "requests.waiting_next requests.order_ns requests.slot requests.token_count "
+           "requests.prompt_count requests.output_limit requests.emitted_count requests.withheld "
+           "requests.text_end requests.finish slots.request stops.active stops.strings "
+           "stops.text_count")
 def check_requests(w: np.void) -> None:
     """States, the waiting list, links to slots, blocks of the token arena."""
     r = w["requests"]
@@ -89,6 +126,7 @@ def check_requests(w: np.void) -> None:
         require((r["finish"][row] != 0) == (r["state"][row] == FINISHED), f"requests[{row}].finish")
 
 
+@invariant("tokens.owner tokens.free_count requests.state requests.block_count requests.blocks")
 def check_tokens(w: np.void) -> None:
     """Every block is free or belongs to the request that lists it."""
     t, r = w["tokens"], w["requests"]
@@ -102,6 +140,12 @@ def check_tokens(w: np.void) -> None:
             f"tokens.free_count {t['free_count']}")
 
 
+@invariant("slots.state slots.free slots.free_count slots.live slots.live_count slots.feedback "
+           "slots.restore slots.copying slots.in_flight slots.consumed slots.scheduled slots.open "
+           "slots.page_count slots.request settings.* frames.state frames.program "
+           "frames.lane_count lanes.slot lanes.sampled lanes.query_length lanes.ceiling "
+           "lanes.restore programs.operation requests.span_count requests.span_first "
+           "requests.span_end requests.state")
 def check_slots(w: np.void) -> None:
     """Endpoints, page counts, frames in flight, the live list."""
     s = w["slots"]
@@ -150,6 +194,10 @@ def check_slots(w: np.void) -> None:
         require(int(w["requests"]["state"][request]) == expected, f"slots[{slot}].state")
 
 
+@invariant("pages.rows pages.row_count pages.state pages.page_count pages.free pages.free_count "
+           "pages.place tiers.place_count tiers.first tiers.free_count copies.first copies.end "
+           "copies.kind copies.page copies.source copies.target copies.leaving_count "
+           "copies.sinking_count")
 def check_places(w: np.void) -> None:
     """Every place of the device and of each tier is free, a page's, or a copy's; rows add up."""
     p, tiers, copies = w["pages"], w["tiers"], w["copies"]
@@ -186,10 +234,13 @@ def check_places(w: np.void) -> None:
     require(sinking == int(copies["sinking_count"]), f"copies.sinking_count, {sinking} sink")
 
 
+@invariant("pages.page_count pages.state pages.parent pages.owner pages.references "
+           "pages.promised_count tiers.place_count slots.live slots.live_count slots.page_count "
+           "slots.restoring slots.promise slots.state slots.published_page slots.published_count "
+           "slots.pages")
 def check_pages(w: np.void) -> None:
     """Every page is free, private and listed once by its owner, or immutable and counted."""
     p, s = w["pages"], w["slots"]
-    check_places(w)
     rows = int(p["page_count"] + w["tiers"]["place_count"].sum())
     state = p["state"][:rows]
     named = np.zeros(rows, int)
@@ -213,13 +264,11 @@ def check_pages(w: np.void) -> None:
             require(not readable or state[page] <= PAGE_LEAVING,
                     f"slots[{slot}]: page {page} of its table is in state {state[page]}")
     private, shared = state == PAGE_PRIVATE, state >= PAGE_IMMUTABLE
-    require((named[private] == 1).all(), f"pages: private ones named {named[private].tolist()}")
-    require(np.array_equal(named[shared], p["references"][:rows][shared]),
-            f"pages.references {p['references'][:rows][shared]}, named {named[shared]}")
+    require((named[private] == 1).all(), "pages: a private one is not named once")
+    require_equal(named[shared], p["references"][:rows][shared], "pages.references")
     require(not named[~private & ~shared].any(), "pages: a free page in a page table")
     require(promised == int(p["promised_count"]), f"pages.promised_count {p['promised_count']}, "
             f"slots are promised {promised}")
-    check_cache(w, rows, shared)
 
 
 def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
@@ -234,11 +283,9 @@ def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
     for column, count in (("restore", read), ("snapshot", written)):
         for row in lanes[column][lanes[column] != NO_ROW]:
             count[row] += 1
-    require(np.array_equal(read, s["readers"][:rows]), f"snapshots.readers {s['readers'][:rows]}, "
-            f"read by {read}")
+    require_equal(read, s["readers"][:rows], "snapshots.readers")
     writing, ready = s["state"][:rows] == SNAPSHOT_WRITING, s["state"][:rows] == SNAPSHOT_READY
-    require(np.array_equal(written, writing),
-            f"snapshots: WRITING {writing}, lanes write {written}")
+    require_equal(written, writing, "snapshots: WRITING")
     listed: list[int] = []
     row = int(s["oldest"])
     while row != NO_ROW and len(listed) <= rows:
@@ -258,6 +305,9 @@ def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
     return np.bincount(pages[pages != NO_ROW], minlength=page_rows)
 
 
+@invariant("windows.* settings.* slots.live slots.live_count slots.window_pages "
+           "slots.window_first slots.window_end slots.consumed snapshots.state "
+           "snapshots.window_pages snapshots.window_first snapshots.window_end")
 def check_windows(w: np.void) -> None:
     """Every page of group 1 is free or counted by its holders; slots hold what they still see."""
     table, s, settings = w["windows"], w["slots"], w["settings"]
@@ -269,8 +319,7 @@ def check_windows(w: np.void) -> None:
         for row in holders:
             for index in range(int(holder["window_first"][row]), int(holder["window_end"][row])):
                 held[holder["window_pages"][row, index % ring]] += 1
-    require(np.array_equal(held, table["references"][:rows]),
-            f"windows.references {table['references'][:rows]}, held {held}")
+    require_equal(held, table["references"][:rows], "windows.references")
     free = sorted(table["free"][: int(table["free_count"])].tolist())
     require(free == np.nonzero(held == 0)[0].tolist(), f"windows: free stack {free}")
     if settings["window_tokens"] == 0:
@@ -281,9 +330,18 @@ def check_windows(w: np.void) -> None:
                 f"slots[{slot}].window_first {s['window_first'][slot]}, sees from {seen}")
 
 
-def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
-    """Children, the lists and the index against the immutable pages."""
-    p, state = w["pages"], w["pages"]["state"][:rows]
+@invariant("pages.page_count pages.state pages.parent pages.children pages.behind pages.references "
+           "pages.idle_count pages.oldest pages.newer tiers.place_count tiers.oldest "
+           "prefixes.entry snapshots.state snapshots.free snapshots.free_count "
+           "snapshots.snapshot_count snapshots.readers snapshots.oldest snapshots.newer "
+           "snapshots.buckets snapshots.bucket_next snapshots.page slots.live slots.live_count "
+           "slots.restore lanes.restore lanes.snapshot")
+def check_cache(w: np.void) -> None:
+    """Children, the lists and the index against the immutable pages; snapshots."""
+    p = w["pages"]
+    rows = int(p["page_count"] + w["tiers"]["place_count"].sum())
+    state = p["state"][:rows]
+    shared = state >= PAGE_IMMUTABLE
     near = shared & (state <= PAGE_FETCHING) & (state != PAGE_LEAVING)
     children, behind = check_snapshots(w, rows), np.zeros(rows, int)
     require(not children[~(shared & (state <= PAGE_LEAVING))].any(),
@@ -297,8 +355,8 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
         coming = state[page] in (PAGE_RESTORING, PAGE_FETCHING)
         require(coming or state[page] > PAGE_FETCHING or state[parent] <= PAGE_FETCHING,
                 f"pages[{page}] is on the device, the page before it is in state {state[parent]}")
-    require(np.array_equal(children[shared], p["children"][:rows][shared]), "pages.children")
-    require(np.array_equal(behind[shared], p["behind"][:rows][shared]), "pages.behind")
+    require_equal(children[shared], p["children"][:rows][shared], "pages.children")
+    require_equal(behind[shared], p["behind"][:rows][shared], "pages.behind")
     free = p["references"][:rows] == 0
     for page in np.nonzero(shared & free)[0]:
         require(free[(p["parent"][:rows] == page) & shared].all(),
@@ -318,11 +376,14 @@ def check_cache(w: np.void, rows: int, shared: np.ndarray) -> None:
                 f"pages: {name} {listed}, should hold {np.nonzero(expected)[0].tolist()}")
     indexed, parents = w["prefixes"]["entry"].T
     used = indexed != NO_ROW
-    require(np.array_equal(parents[used], p["parent"][indexed[used]]), "prefixes: a parent")
+    require_equal(p["parent"][indexed[used]], parents[used], "prefixes: parents")
     require(sorted(indexed[used].tolist()) == np.nonzero(shared)[0].tolist(),
             "prefixes: not the immutable pages, each once")
 
 
+@invariant("grammars.state grammars.free grammars.free_count grammars.slot grammars.given "
+           "grammars.queue grammars.queue_count grammars.job slots.state slots.grammar "
+           "slots.request requests.token_count requests.prompt_count")
 def check_grammars(w: np.void) -> None:
     """Links to slots, the free stack, the queue of jobs."""
     g, s = w["grammars"], w["slots"]
@@ -343,13 +404,8 @@ def check_grammars(w: np.void) -> None:
 
 def check(world: np.ndarray) -> None:
     """Every invariant. Raises Violation."""
-    w = world[0]
-    check_requests(w)
-    check_tokens(w)
-    check_slots(w)
-    check_pages(w)
-    check_windows(w)
-    check_grammars(w)
+    for each in INVARIANTS:
+        each.check(world[0])
 
 
 def check_quiet(world: np.ndarray) -> None:

@@ -29,7 +29,7 @@ from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose, choose_windowed
 from helios_dod.schedule import TICK
 from helios_dod.simulation.cuts import random_cuts
-from helios_dod.simulation.invariants import check, check_quiet, require
+from helios_dod.simulation.invariants import check_quiet, require
 from helios_dod.simulation.kinds import PLAIN, Kinds, swarm_kinds
 from helios_dod.simulation.programs import Round, rounds_of, simulated_core
 from helios_dod.simulation.stand_in import NO_GRAMMAR, StandIn, automaton_of, random_grammar
@@ -41,6 +41,7 @@ from helios_dod.simulation.stop_oracle import (
     random_stops,
     text_of,
 )
+from helios_dod.simulation.watch import Watch
 from helios_dod.systems.accept import accept
 from helios_dod.tables.pieces import install_pieces
 from helios_dod.terms import (
@@ -52,7 +53,7 @@ from helios_dod.terms import (
     FINISH_DEADLINE,
     FINISH_GRAMMAR,
 )
-from helios_dod.world import boot, diff, digest, snapshot
+from helios_dod.world import boot, digest
 
 PAGE_BYTES = 128  # shadow records of 16 tokens
 
@@ -186,6 +187,7 @@ class Simulator:
         self.worker = StandIn(self.world, vocabulary)
         self.engine = Engine(self.world, self.executor, self.clock, self.worker)
         self.edge = Edge(self.world, 0)
+        self.watch = Watch(self.world)
         self.live: dict[int, Live] = {}
         self.next_tag = 1
         self.finished = self.rejected = 0
@@ -324,16 +326,13 @@ class Simulator:
     def walk(self) -> None:
         """One tick, system by system, with invariants and write-sets; then the engine's launch."""
         self.engine.begin()
+        self.watch.after(None)
         for system in TICK:
-            before = snapshot(self.world)
             system.run(self.world)
-            check(self.world)
-            for column in diff(before, self.world):
-                table = column.split(".")[0]
-                require(column in system.writes or f"{table}.*" in system.writes,
-                        f"{system.name} wrote {column}")
+            self.watch.after(system)
             if system is accept and self.world[0]["clock"]["observed"]:
                 self.engine.stamp()
+                self.watch.after(None)
         self.engine.launch()
 
     def tick(self, arrivals: bool = True) -> None:

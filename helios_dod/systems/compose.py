@@ -95,12 +95,14 @@ def scores_due(world, slot):
 
 
 @kernel
-def prompts_waiting(world):
-    """Slots that have prompt tokens to submit."""
-    slots, count = world[0].slots, 0
+def count_prompts(world):
+    """(slots that are newly admitted, slots that have prompt tokens to submit)."""
+    slots, admitted, prompts = world[0].slots, 0, 0
     for i in range(slots.live_count):
-        count += slots.state[slots.live[i]] == SLOT_PREFILL
-    return count
+        state = slots.state[slots.live[i]]
+        admitted += state == SLOT_ADMITTED
+        prompts += state == SLOT_PREFILL
+    return admitted, prompts
 
 
 @kernel
@@ -289,13 +291,15 @@ def compose_scored(world, frame):
 
 
 @kernel
-def compose_lanes(world, frame):
-    """Decode lanes, then prompts; the program that holds them, or NO_ROW without any."""
+def compose_lanes(world, frame, prompts):
+    """Decode lanes, then prompts, if there are any; the program that holds them, or NO_ROW without
+    lanes."""
     frames = world[0].frames
-    if round_in_flight(world):
+    if world[0].programs.round_count > 0 and round_in_flight(world):
         return NO_ROW
     decodes = compose_decodes(world, frame)
-    compose_prompts(world, frame, world[0].settings.prefill_tokens - decodes)
+    if prompts > 0:
+        compose_prompts(world, frame, world[0].settings.prefill_tokens - decodes)
     lanes, packed = frames.lane_count[frame], frames.packed_count[frame]
     masked = 1 if frames.constrained_count[frame] > 0 else 0
     if lanes == 0:
@@ -368,18 +372,19 @@ def begin_frame(world, frame):
 @kernel
 def compose_frame(world, frame):
     """Admission first; then a round of what generates, or prompts with one token of each."""
-    program = compose_initialize(world, frame)
-    if program == NO_ROW and (
-            world[0].settings.stateful == 1 or world[0].settings.view_pages > 0):
+    settings, program = world[0].settings, NO_ROW
+    admitted, prompts = count_prompts(world)
+    if admitted > 0:
+        program = compose_initialize(world, frame)
+    if program == NO_ROW and (settings.stateful == 1 or settings.view_pages > 0):
         program = compose_restores(world, frame)
-    if program == NO_ROW:
+    if program == NO_ROW and prompts > 0:
         program = compose_scored(world, frame)
     if program != NO_ROW:
         return program
-    if (world[0].programs.round_count > 0 and prompts_waiting(world) == 0
-            and not constrained_ready(world)):
+    if world[0].programs.round_count > 0 and prompts == 0 and not constrained_ready(world):
         return compose_round(world, frame)
-    return compose_lanes(world, frame)
+    return compose_lanes(world, frame, prompts)
 
 
 @system(

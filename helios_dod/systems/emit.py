@@ -13,6 +13,8 @@ from helios_dod.terms import (
     FINISH_STOP_STRING,
     FINISH_STOP_TOKEN,
     FINISHED,
+    FLAG_SCORED,
+    FLAG_TIMED,
 )
 
 
@@ -113,7 +115,9 @@ def write_token(world, request, index):
     ring.index[frontend, row] = index
     write_bounds(world, request, frontend, row)
     ring.top_count[frontend, row] = -1
-    ring.completed_ns[frontend, row] = take_stamp(world, request, index)
+    ring.completed_ns[frontend, row] = 0
+    if requests.flags[request] & FLAG_TIMED != 0:
+        ring.completed_ns[frontend, row] = take_stamp(world, request, index)
     if requests.top_logprobs[request] >= 0:
         write_scores(world, request, index, frontend, row)
     store_release(ring.end[frontend], 0, end + 1)
@@ -149,8 +153,11 @@ def deliver(world, row):
     frontend = requests.frontend[row]
     generated = requests.token_count[row] - requests.prompt_count[row]
     ends = 1 if requests.state[row] == FINISHED else 0
-    set_stamps(world, row)
-    room = write_prompt_scores(world, row, egress_room(world, frontend))
+    room = egress_room(world, frontend)
+    if requests.flags[row] & FLAG_TIMED != 0:
+        set_stamps(world, row)
+    if requests.flags[row] & FLAG_SCORED != 0:
+        room = write_prompt_scores(world, row, room)
     if room < 0:
         return False
     for _ in range(min(room, generated - requests.emitted_count[row])):

@@ -42,21 +42,27 @@ TRIES = 4  # pages that are looked at for one to drop
 
 
 @kernel
+def next_endpoint(world, slot, tokens, budget):
+    """(endpoint of a slot's text behind the next frame, prompt tokens that others may still take in
+    it): by `tokens` further where it decodes, a chunk where it has a prompt."""
+    slots = world[0].slots
+    endpoint, chunk = slots.scheduled[slot], 0
+    if slots.state[slot] == SLOT_DECODE:
+        endpoint += max(min(tokens, remaining(world, slot)), 0)
+    elif slots.state[slot] == SLOT_PREFILL:
+        chunk = min(slots.prefill_end[slot] - endpoint, budget)
+    return endpoint + chunk, budget - chunk
+
+
+@kernel
 def demand(world, tokens):
     """Pages that the next frame takes if every live slot goes on, by `tokens` where it decodes, and
     restores."""
-    slots, settings = world[0].slots, world[0].settings
-    budget, total = settings.prefill_tokens, 0
+    slots, total, budget = world[0].slots, 0, world[0].settings.prefill_tokens
     for i in range(slots.live_count):
         slot = slots.live[i]
-        endpoint = slots.scheduled[slot]
-        if slots.state[slot] == SLOT_DECODE:
-            endpoint += max(min(tokens, remaining(world, slot)), 0)
-        elif slots.state[slot] == SLOT_PREFILL:
-            chunk = min(slots.prefill_end[slot] - endpoint, budget)
-            budget -= chunk
-            endpoint += chunk
-        elif slots.state[slot] == SLOT_RESTORING:
+        endpoint, budget = next_endpoint(world, slot, tokens, budget)
+        if slots.state[slot] == SLOT_RESTORING:
             total += slots.restoring[slot]
         total += max(pages_of(world, endpoint) - slots.page_count[slot], 0)
     return total
@@ -208,18 +214,12 @@ def evict_older_snapshots(world):
 @kernel
 def window_demand(world, tokens):
     """Pages of group 1 that the next frame takes if every live slot goes on, as `demand`."""
-    slots, settings = world[0].slots, world[0].settings
-    budget, total = settings.prefill_tokens, 0
+    slots, total, budget = world[0].slots, 0, world[0].settings.prefill_tokens
     for i in range(slots.live_count):
         slot = slots.live[i]
-        endpoint = slots.scheduled[slot]
-        if slots.state[slot] == SLOT_DECODE:
-            endpoint += max(min(tokens, remaining(world, slot)), 0)
-        elif slots.state[slot] == SLOT_PREFILL:
-            chunk = min(slots.prefill_end[slot] - endpoint, budget)
-            budget -= chunk
-            endpoint += chunk
-        total += max(-(-endpoint // settings.page_tokens) - slots.window_end[slot], 0)
+        endpoint, budget = next_endpoint(world, slot, tokens, budget)
+        total += max(
+            -(-endpoint // world[0].settings.page_tokens) - slots.window_end[slot], 0)
     return total
 
 

@@ -12,7 +12,7 @@ from helios_dod.tables.pages import (
     resident,
     rest_page,
 )
-from helios_dod.tables.tiers import give_place, observe_restores, observe_stores
+from helios_dod.tables.tiers import give_place, observe_copy
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
@@ -133,19 +133,16 @@ def settle_copy(world, queue, k):
 @kernel
 def observe(world, queue, first, end):
     """What some commands took, if all of them took the same time."""
-    copies, now = world[0].copies, world[0].clock.now_ns
+    copies, tiers, now = world[0].copies, world[0].tiers, world[0].clock.now_ns
     began = max(copies.issued_ns[queue, first % copies.kind.shape[1]], copies.settled_ns[queue])
     share = (now - began) // (end - first)
     for number in range(first, end):
         kind = copies.kind[queue, number % copies.kind.shape[1]]
-        if kind == COPY_RESTORE:
-            observe_restores(world, TIER_MEMORY, share, 1)
-        elif kind == COPY_FETCH:
-            observe_restores(world, TIER_DISK, share, 1)
-        elif kind == COPY_OFFLOAD:
-            observe_stores(world, TIER_MEMORY, share, 1)
+        tier = TIER_MEMORY if kind in (COPY_RESTORE, COPY_OFFLOAD) else TIER_DISK
+        if kind in (COPY_RESTORE, COPY_FETCH):
+            observe_copy(tiers.restored_ns, tiers.restored_count, tier, share)
         else:
-            observe_stores(world, TIER_DISK, share, 1)
+            observe_copy(tiers.stored_ns, tiers.stored_count, tier, share)
     copies.settled_ns[queue] = now
 
 

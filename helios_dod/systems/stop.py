@@ -4,7 +4,6 @@ from helios_dod.limits import EOS_MAX
 from helios_dod.system import kernel, system
 from helios_dod.tables.requests import finish_request, queue_emit
 from helios_dod.tables.stops import take_stop
-from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
     FINISH_EOS,
     FINISH_LIMIT,
@@ -16,18 +15,19 @@ from helios_dod.terms import (
 
 
 @kernel
-def ending(world, row, generated):
-    """Finish reason of a request behind its generated token number `generated`, or 0; and what of
-    it may be shown.
+def ending(world, row, token, generated):
+    """Finish reason of a request behind `token`, its generated token number `generated`, or 0; and
+    what of it may be shown.
 
     The device applies the same EOS and limit rules, so that a second frame in flight is
     harmless. EOS and limit release what only began like a stop. Nothing but the limit ends an
     output of no more than `output_minimum` tokens."""
     requests = world[0].requests
-    token = token_at(world, row, requests.prompt_count[row] + generated - 1)
     counts = generated > requests.output_minimum[row]
     if counts:
         for i in range(EOS_MAX):
+            if requests.eos[row, i] < 0:
+                break
             if requests.eos[row, i] == token:
                 requests.withheld[row] = 1
                 requests.text_end[row] = TEXT_ALL
@@ -53,24 +53,25 @@ def cut(world, row, generated):
 
 
 @kernel
-def stop_lane(world, row, emitted):
-    """Looks at the newest tokens in order; what stands behind an end is dropped.
+def stop_lane(world, frame, lane, row, emitted):
+    """Looks at a lane's tokens in order; what stands behind an end is dropped.
 
     Two frames of a request are accepted in one tick only where it has no host stops, and of EOS
-    and limit the device knew: then the younger frame emitted nothing behind them."""
-    requests = world[0].requests
-    last = requests.token_count[row] - requests.prompt_count[row]
-    for generated in range(last - emitted + 1, last + 1):
-        reason = ending(world, row, generated)
+    and limit the device knew: then the younger frame emitted nothing behind them. A lane's last
+    token stands at its endpoint."""
+    done = world[0].completions
+    first = done.endpoint[frame, lane] - emitted + 2 - world[0].requests.prompt_count[row]
+    for i in range(emitted):
+        reason = ending(world, row, done.tokens[frame, lane, i], first + i)
         if reason != 0:
-            cut(world, row, generated)
+            cut(world, row, first + i)
             finish_request(world, row, reason)
             world[0].counters.finished += 1
             return
 
 
 @system(
-    reads="frames.* lanes.* completions.emitted tokens.ids pieces.*",
+    reads="frames.* lanes.* completions.* pieces.*",
     writes="requests.* stops.* slots.state counters.finished",
 )
 def stop(world):
@@ -86,4 +87,4 @@ def stop(world):
             row = slots.request[slot]
             assert world[0].requests.state[row] == RUNNING
             queue_emit(world, row)
-            stop_lane(world, row, emitted)
+            stop_lane(world, frame, lane, row, emitted)

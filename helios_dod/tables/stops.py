@@ -73,6 +73,8 @@ def take_symbol(symbols, failures, first, depths, count, symbol):
     for pattern in range(count):
         begin, end = first[pattern], first[pattern + 1]
         depth = np.int64(depths[pattern])
+        if depth == 0 and symbols[begin] != symbol:
+            continue
         while depth > 0 and symbols[begin + depth] != symbol:  # falls with every turn
             depth = np.int64(failures[begin + depth - 1])
         if symbols[begin + depth] == symbol:
@@ -169,12 +171,9 @@ def begins(starts, byte):
 
 
 @kernel
-def take_byte(world, row, byte):
+def advance_strings(world, row, byte):
     """Advances the strings of a row by one byte of text; the longest completed, or 0."""
     stops = world[0].stops
-    stops.text_count[row] += 1
-    if stops.longest[row] == 0 and not begins(stops.starts[row], byte):
-        return 0
     longest, completed, found = take_symbol(
         stops.bytes[row], stops.failures[row], stops.first[row], stops.depths[row],
         stops.pattern_count[row], byte)
@@ -188,12 +187,13 @@ def take_byte(world, row, byte):
 def take_text(world, row, token, counts):
     """Advances over a token's text; where text ends if a string is completed in it, or TEXT_ALL.
 
-    The first completed string wins, of several the longest. counts: completed strings count."""
+    The first completed string wins, of several the longest. counts: completed strings count. Bytes
+    that no string begins with are passed over while none has begun."""
     stops, pieces = world[0].stops, world[0].pieces
     if not has_text(world, row, token):
         return TEXT_ALL
-    state, decoded = stops.decoding[row], stops.decoded
-    keep = world[0].requests.flags[row] & FLAG_KEEP_STOP
+    state, decoded, starts = stops.decoding[row], stops.decoded, stops.starts[row]
+    text, begun = stops.text_count[row], stops.longest[row] > 0
     for at in range(pieces.begin[token], pieces.begin[token + 1]):
         raw = np.int32(pieces.data[at])
         count = 1
@@ -202,9 +202,15 @@ def take_text(world, row, token, counts):
         else:
             count = put_raw(decoded, 0, state, raw, False, pieces.strip == 1)
         for i in range(count):
-            completed = take_byte(world, row, decoded[i])
+            text += 1
+            if not begun and not begins(starts, decoded[i]):
+                continue
+            completed = advance_strings(world, row, decoded[i])
+            begun = stops.longest[row] > 0
             if completed > 0 and counts:
-                return stops.text_count[row] - (0 if keep else completed)
+                stops.text_count[row] = text
+                return text - (0 if world[0].requests.flags[row] & FLAG_KEEP_STOP else completed)
+    stops.text_count[row] = text
     return TEXT_ALL
 
 

@@ -83,25 +83,13 @@ def unlist_page(world, tier, page):
 
 
 @kernel
-def observe_restores(world, tier, elapsed, count):
-    """Adds what restoring `count` pages took; old observations fade."""
-    tiers = world[0].tiers
-    if tiers.restored_count[tier] >= OBSERVED_PAGES:
-        tiers.restored_ns[tier] //= 2
-        tiers.restored_count[tier] //= 2
-    tiers.restored_ns[tier] += elapsed
-    tiers.restored_count[tier] += count
-
-
-@kernel
-def observe_stores(world, tier, elapsed, count):
-    """Adds what copying `count` pages to a tier took; old observations fade."""
-    tiers = world[0].tiers
-    if tiers.stored_count[tier] >= OBSERVED_PAGES:
-        tiers.stored_ns[tier] //= 2
-        tiers.stored_count[tier] //= 2
-    tiers.stored_ns[tier] += elapsed
-    tiers.stored_count[tier] += count
+def observe_copy(spent_ns, counts, tier, elapsed):
+    """Adds what a page's copy took to the sums of a tier; old observations fade."""
+    if counts[tier] >= OBSERVED_PAGES:
+        spent_ns[tier] //= 2
+        counts[tier] //= 2
+    spent_ns[tier] += elapsed
+    counts[tier] += 1
 
 
 @kernel
