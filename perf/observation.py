@@ -19,6 +19,7 @@ from streaming import Served
 HEAD = "POST %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
 OBSERVED = {"return_token_ids": True}
 TIMED = {**OBSERVED, "return_token_timestamps": True}
+PAUSED = 4500  # tokens with twenty alternatives: 7 MB, more than the sockets on the way hold
 USAGE = {"stream_options": {"include_usage": True}}
 
 
@@ -88,7 +89,7 @@ class Client:
 
     def wait(self, name: str, value: int) -> None:
         """Until a sample has that value."""
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 1800
         while self.metric(name) != value:
             assert time.monotonic() < deadline, (name, self.metric(name), value)
             time.sleep(0.02)
@@ -221,13 +222,13 @@ def admission(client: Client) -> None:
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
     client.wait("helios_permits_used", 0)
     # Far more bytes than its sockets hold: many alternatives a token.
-    paused = client.open(**{**long, "max_tokens": 1500}, logprobs=True, top_logprobs=20, small=True)
+    paused = client.open(**{**long, "max_tokens": PAUSED}, logprobs=True, top_logprobs=20, small=True)
     client.whole()
     client.wait("helios_slots_used", 0)
     assert client.metric("helios_permits_used") == 1 and client.metric("helios_pages_used") == 0
     say("a paused reader blocks nobody; finished, it holds its permit, no slot, no page", 1)
     status, body = client.finish(paused)
-    assert body.count(b'"top_logprobs":[{') == 1500 and body.endswith(b"data: [DONE]\n\n")
+    assert body.count(b'"top_logprobs":[{') == PAUSED and body.endswith(b"data: [DONE]\n\n")
     client.wait("helios_permits_used", 0)
     say("it resumes without losing output", f"{len(body)} bytes")
     assert client.refusal(messages=[])[0] == 400
@@ -271,7 +272,7 @@ def main() -> int:
     parser.add_argument("--executor", default="core", choices=["core", "simulated"])
     args = parser.parse_args()
     server = Served([*([args.core] if args.core else []), "--executor", args.executor,
-                     "--max-active", "2", "--queue-capacity", "2", "--context", "2048",
+                     "--max-active", "2", "--queue-capacity", "2", "--context", "8192",
                      "--cache-memory", "400M"])
     client = Client(server)
     try:
