@@ -222,7 +222,8 @@ def admission(client: Client) -> None:
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
     client.wait("helios_permits_used", 0)
     # Far more bytes than its sockets hold: many alternatives a token.
-    paused = client.open(**{**long, "max_tokens": PAUSED}, logprobs=True, top_logprobs=20, small=True)
+    paused = client.open(small=True, **{
+        **long, "max_tokens": PAUSED, "logprobs": True, "top_logprobs": 20})
     client.whole()
     client.wait("helios_slots_used", 0)
     assert client.metric("helios_permits_used") == 1 and client.metric("helios_pages_used") == 0
