@@ -159,7 +159,7 @@ def test_fitting_recovers_what_was_true(recorded):
 def test_too_few_programs_are_refused(recorded):
     steps = observe_file(recorded[2]).steps
     few = type(steps)(*(getattr(steps, name)[:3] for name in vars(steps)))
-    with pytest.raises(UserError, match="expected at least 12 programs"):
+    with pytest.raises(UserError, match="expected at least 6 programs"):
         fit(few)
 
 

@@ -2,7 +2,8 @@
 
 Each operation's duration is a sum of its features (costs.FEATURES) with coefficients that are not
 negative; programs that the device waited for also take the host's time. Relative errors count, and
-those beyond a quarter only linearly, so that a disturbed step does not bend the rest.
+those beyond a quarter only linearly, so that a disturbed step does not bend the rest; then each
+operation is scaled to the sum of what was measured, which such steps are a part of.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from helios_dod.perf.machine import machine
 from helios_dod.simulation.observed import Steps, observe_file
 from helios_dod.simulation.roofline import WITHOUT_MODEL
 
-SAMPLES_MIN = 12  # of an operation that gets coefficients of its own
+SAMPLES_MIN = 6  # of an operation that gets coefficients of its own
 HUBER = 0.25
 ROUNDS = 12
 
@@ -111,7 +112,10 @@ def fit(steps: Steps) -> tuple[Costs, dict[str, Any]]:
         pooled = robust(design(alike, [0]), alike.duration_ns.astype(np.float64))
         table[unseen, 0] = np.rint(pooled[1:] * PS)
     for number, row in enumerate(known):
-        table[row, 0] = np.rint(found[1 + number * width:1 + (number + 1) * width] * PS)
+        own, part = kept.operation == row, slice(1 + number * width, 1 + (number + 1) * width)
+        spent = np.maximum(wanted - found[0] * kept.idle, 0)[own].sum()
+        found[part] *= spent / max(float((kept.features[own] @ found[part]).sum()), 1.0)
+        table[row, 0] = np.rint(found[part] * PS)
     off = np.abs(matrix @ found / wanted - 1)
     report = {name: {
         "samples": int((kept.operation == row).sum()),

@@ -70,8 +70,9 @@ def outcome_charts(named: list[tuple[str, Outcome]]) -> str:
 def step_charts(steps: Steps) -> str:
     """What programs took by what they held, and some of them in time."""
     packed = steps.features[:, FEATURES.index("packed")]
-    series = []
-    for row in np.unique(steps.operation).tolist():
+    rows, series = np.unique(steps.operation).tolist(), []
+    kinds = [NAMES[row] for row in rows]
+    for row in rows:
         own = steps.operation == row
         series.append(Series(NAMES[row], packed[own].astype(float), steps.duration_ns[own] / 1e6,
                              "dots"))
@@ -86,7 +87,7 @@ def step_charts(steps: Steps) -> str:
                         f"{name}, {lanes} lanes, {packed[index]} tokens: {length:.3f} ms"))
         now += length
     return (f'<div class="charts">{scatter}'
-            f'{timeline(f"{len(bars)} programs one after the other", bars, "ms")}</div>')
+            f'{timeline(f"{len(bars)} programs one after the other", bars, "ms", kinds)}</div>')
 
 
 def figures_table(named: list[tuple[str, Outcome]]) -> str:

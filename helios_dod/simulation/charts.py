@@ -11,6 +11,7 @@ import numpy as np
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 44
+FEW = 24  # points of a line that are marked
 COLOURS = ("#2563c9", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#a16207", "#be185d", "#4b5563")
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --soft: #6b7280; --line: #d7dae0; --paper: #fff }
@@ -158,6 +159,9 @@ def chart(title: str, series: Sequence[Series], x: Axis, y: Axis,
             path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
                          'stroke-width="1.8"/>')
+            if len(points) <= FEW:
+                parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>'
+                          for a, b in points]
         names.append((one.name, colour))
     for name, value in levels:
         down = HEIGHT - BOTTOM - float(y.place(np.array([value]))[0]) * (HEIGHT - TOP - BOTTOM)
@@ -169,10 +173,9 @@ def chart(title: str, series: Sequence[Series], x: Axis, y: Axis,
     return _figure(title, parts, _legend(names))
 
 
-def timeline(title: str, bars: Sequence[Bar], unit: str) -> str:
-    """Spans of time, a row a track."""
-    tracks, kinds = list(dict.fromkeys(bar.track for bar in bars)), list(
-        dict.fromkeys(bar.kind for bar in bars))
+def timeline(title: str, bars: Sequence[Bar], unit: str, kinds: Sequence[str]) -> str:
+    """Spans of time, a row a track. kinds: all there may be; colours are in their order."""
+    tracks = list(dict.fromkeys(bar.track for bar in bars))
     x = Axis(unit, min(bar.start for bar in bars), max(bar.end for bar in bars))
     parts = _frame(x, None)
     high = (HEIGHT - TOP - BOTTOM) / len(tracks)
@@ -187,8 +190,9 @@ def timeline(title: str, bars: Sequence[Bar], unit: str) -> str:
                      f'width="{max(right - left - .4, .4):.2f}" height="{high - 8:.1f}" '
                      f'fill="{colour}" rx="1.5"><title>{escape(bar.label or bar.kind)}</title>'
                      '</rect>')
+    shown = {bar.kind for bar in bars}
     return _figure(title, parts, _legend([(kind, COLOURS[i % len(COLOURS)])
-                                          for i, kind in enumerate(kinds)]))
+                                          for i, kind in enumerate(kinds) if kind in shown]))
 
 
 def cumulative(name: str, values: np.ndarray) -> Series:
