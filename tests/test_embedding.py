@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from helios_dod import Engine, Machine, Submission
 from helios_dod.errors import UserError
+from helios_dod.examples import admission_policy, capacity_study, router
 from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.paced import PacedExecutor
 from helios_dod.recording import Divergence, Recorder, load, replay
@@ -19,11 +19,6 @@ from helios_dod.simulation.study import Study
 from helios_dod.simulation.traces import make_trace
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN, FINISH_CANCELLED
 from helios_dod.world import digest
-
-sys.path.append(str(Path(__file__).parent.parent / "examples"))
-import admission_policy
-import capacity_study
-import router
 
 SMALL = Machine(lanes=4, prefill_tokens=64, context_tokens=512, vocabulary=997,
                 cost=FixedCost(1_000_000, 0))

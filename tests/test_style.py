@@ -17,7 +17,7 @@ PACKAGE = ROOT / "helios_dod"
 WIRE = PACKAGE / "contract" / "wire"
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if WIRE not in path.parents)
 OTHERS = sorted(
-    path for folder in ("tests", "perf", "proto", "examples")
+    path for folder in ("tests", "perf", "proto")
     for path in (ROOT / folder).rglob("*.py"))
 BUILD_FILES = (ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run")
 LINE_MAX = 100

@@ -1,7 +1,7 @@
 """Four replicas behind a router: in turn, least loaded, or where the prompt's beginning is cached.
 
 Four engines of one process share one virtual clock. Prompts belong to conversations that share
-their first 1,024 tokens. Run: python examples/router.py
+their first 1,024 tokens. Run: python -m helios_dod.examples.router
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """How many requests a second one engine carries, before first tokens come too late.
 
 The shipped scheduler runs on a simulated device: 16 requests at once, 5 ms and 20 us a token for
-each program. Run: python examples/capacity_study.py
+each program. Run: python -m helios_dod.examples.capacity_study
 """
 
 import argparse

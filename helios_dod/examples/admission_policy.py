@@ -2,7 +2,7 @@
 
 A system declares the columns that it reads and writes and touches tables only. This one runs before
 `match` and moves each request that has just arrived to where it would stand had it come later by
-its prompt's length. Run: python examples/admission_policy.py
+its prompt's length. Run: python -m helios_dod.examples.admission_policy
 """
 
 import argparse
