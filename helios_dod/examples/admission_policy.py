@@ -24,18 +24,18 @@ MACHINE = Machine(lanes=4, prefill_tokens=256, context_tokens=2048, vocabulary=1
 
 
 @system(
-    reads="requests.arrival_ns requests.priority requests.prompt_count",
+    reads="clock.now_ns requests.priority requests.prompt_count",
     writes="requests.order_ns requests.waiting_next requests.waiting_previous "
            "requests.waiting_first requests.waiting_last requests.waiting_count",
 )
 def prefer_short(world):
     """Orders new arrivals by arrival and length; the key is fixed, so waiting is bounded."""
-    requests = world[0].requests
+    requests, now = world[0].requests, world[0].clock.now_ns
     row = requests.waiting_first
     for _ in range(requests.waiting_count):
-        following, arrived = requests.waiting_next[row], (
-            requests.arrival_ns[row] + requests.priority[row] * AGING_NS)
-        if requests.order_ns[row] == arrived:
+        following = requests.waiting_next[row]
+        arrived = now + requests.priority[row] * AGING_NS
+        if requests.order_ns[row] == arrived:  # `receive` wrote it in this tick
             waiting_remove(world, row)
             requests.order_ns[row] = arrived + requests.prompt_count[row] * TOKEN_NS
             waiting_insert(world, row)
