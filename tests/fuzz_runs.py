@@ -79,14 +79,13 @@ class Guarded:
 
 def honest_cores(folder):
     """A hybrid of recurrent and attention layers, a model that drafts, one with a window."""
-    from ignition_fixtures import opened
-
     from helios_dod.cores.reader import open_core
     from helios_dod.cores.writer import Publisher, write_core
     from helios_dod.ignition.preparation.options import Options as Preparation
     from helios_dod.ignition.recipes import prepare
     from tests.fuzz_cores import KEY
     from tests.hybrid_core import prepare_hybrid
+    from tests.ignition_fixtures import opened
 
     small = {"cache": "f32", "lanes": 4, "packed": (16, 32), "scored": 16}
     made = {

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from ignition_fixtures import opened
 
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores.keys import user_key
@@ -19,6 +18,7 @@ from helios_dod.ignition.preparation.programs import TextModel, TextPrograms
 from helios_dod.ignition.preparation.rotary import frequencies
 from helios_dod.ignition.preparation.state import declare_state
 from helios_dod.ignition.prepared import Prepared
+from tests.ignition_fixtures import opened
 
 LAYERS, HIDDEN, TAPS = 2, 48, 4  # pairs of a recurrent layer and an attention layer
 HEADS, KEYS, VALUES = 3, 16, 16  # of a recurrence; all heads share one key

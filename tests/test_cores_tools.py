@@ -1,6 +1,7 @@
 """helios verify, keygen, sign, export, import and diff."""
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -14,7 +15,8 @@ from helios_dod.cores.contents import contents_of
 from helios_dod.cores.errors import AcceptanceError, CoreError
 from helios_dod.cores.keys import load_key, public_bytes, user_key
 from helios_dod.cores.reader import open_core
-from helios_dod.cores.writer import Publisher, write_contents, write_core
+from helios_dod.cores.sealed import load_secret
+from helios_dod.cores.writer import Publisher, sign_again, write_contents, write_core
 from helios_dod.errors import UserError
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.perf import load
@@ -207,6 +209,39 @@ def test_export_refuses_before_it_reads(capsys, core, tmp_path):
         assert status == 1 and ".partial" not in err and not out.exists()
         assert f"helios export: {problem}" in err and (not problem or "verifying" not in err), err
     assert "chunk 0" in run(capsys, "export", core, "--out", out)[2]
+
+
+def test_links_in_a_core_are_not_written_through(core, tmp_path):
+    """A stranger's folder may hold links under any name; what they point at stays."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("acceptance.json", f".acceptance.json.{os.getpid()}", f".core.pb.{os.getpid()}"):
+        (core / name).unlink(missing_ok=True)
+        (core / name).symlink_to(victim)
+    opened = open_core(core)
+    authorize(opened, opened.namespace)
+    assert not (core / "acceptance.json").is_symlink()
+    sign_again(opened, user_key(), "other")
+    assert open_core(core).namespace == "other" and victim.read_text() == "mine"
+    assert not list(core.glob(".acceptance.json.*.*"))
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_path_that_cannot_be_read_is_named(capsys, command):
+    status, _, err = run(capsys, command, "x" * 5000)
+    assert status != 0 and "File name too long" in err
+
+
+def test_a_key_that_is_no_file_is_refused_unread(capsys, core, tmp_path, monkeypatch):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/zero"):
+        status, _, err = run(capsys, "sign", core, "--key", path, "--namespace", "other")
+        assert status != 0 and "not a regular file" in err
+    monkeypatch.delenv("HELIOS_CORE_KEY", raising=False)
+    monkeypatch.setenv("HELIOS_CORE_KEY_FILE", str(pipe))
+    with pytest.raises(CoreError, match="needs its key"):
+        load_secret(core)
 
 
 def test_a_failed_write_names_what_was_asked_for(core, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helios_dod.cores.errors import AcceptanceError, CoreError
-from helios_dod.cores.files import read_bounded
+from helios_dod.cores.files import read_bounded, replace_file
 from helios_dod.cores.keys import is_signed, load_key, public_bytes, user_key, user_key_path
 from helios_dod.cores.layout import ACCEPTANCE_FILE
 from helios_dod.cores.reader import Core
@@ -89,10 +89,8 @@ def record(core: Core, folder: Path) -> None:
     signature = key.sign(_canonical(accepted)).hex()
     users = [*others[-RECORDS_MAX + 1:], {"accepted": accepted, "signature": signature}]
     text = json.dumps({"users": users}, indent=1)
-    partial = folder / f".{ACCEPTANCE_FILE}.{os.getpid()}"
     try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        replace_file(path, (text + "\n").encode())
     except OSError as error:
         raise AcceptanceError(path, f"cannot record the acceptance: {error.strerror}") from error
 

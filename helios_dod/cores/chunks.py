@@ -134,7 +134,10 @@ def map_weights(chunks: Chunks, path: Path, trust: bool, progress: Progress | No
 
     Digests are compared unless `trust`; sealed chunks are always authenticated, into memory."""
     check_size(path, chunks.nbytes, chunks.what)
-    stored = np.asarray(np.memmap(path, dtype=np.uint8, mode="r", shape=(chunks.nbytes,)))
+    try:
+        stored = np.asarray(np.memmap(path, dtype=np.uint8, mode="r", shape=(chunks.nbytes,)))
+    except OSError as error:
+        raise CoreError(path, f"{chunks.what}: cannot be read: {error.strerror}") from error
     if chunks.cipher is None and trust:
         return stored
     plain = stored if chunks.cipher is None else np.empty(chunks.plain_nbytes, np.uint8)

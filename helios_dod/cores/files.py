@@ -1,7 +1,9 @@
-"""Files of a core, read without trust: regular, of the right length, bounded."""
+"""Files of a core, read without trust: regular, of the right length, bounded; and replaced."""
 
 import os
 import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from helios_dod.cores.errors import CoreError
@@ -37,3 +39,20 @@ def read_bounded(path: Path, nbytes_max: int) -> bytes:
             return file.read(size)
     except OSError as error:
         raise CoreError(path, f"cannot be read: {error.strerror}") from error
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Puts a file into its place, whole or not at all. OSError when it cannot be written.
+
+    The folder may be a stranger's: the partial file is a new one under a name that nobody can know,
+    so no link that lies there is followed."""
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise

@@ -1,6 +1,7 @@
 """The user's Ed25519 key: signs the cores and acceptances that this user makes."""
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,11 +29,14 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     """Reads a private key (PEM, PKCS 8). CoreError when missing, open to others or not one."""
     try:
         mode = path.stat().st_mode
-        data = path.read_bytes()[: KEY_NBYTES_MAX + 1]
+        if not stat.S_ISREG(mode):
+            raise CoreError(path, "cannot read the signing key: not a regular file")
+        if mode & 0o077:
+            raise CoreError(path, f"a signing key that others may read; run: chmod 600 {path}")
+        with open(path, "rb") as file:
+            data = file.read(KEY_NBYTES_MAX + 1)
     except OSError as error:
         raise CoreError(path, f"cannot read the signing key: {error.strerror}") from error
-    if mode & 0o077:
-        raise CoreError(path, f"a signing key that others may read; run: chmod 600 {path}")
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError) as error:

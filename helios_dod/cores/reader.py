@@ -237,15 +237,19 @@ def open_core(path: str | Path) -> Core:
 
     Raises CoreError. Whether this user accepts the publisher is `acceptance.authorize`."""
     folder = Path(path)
-    if not folder.exists():
-        raise CoreError(folder, "no such core")
     payload, logical = folder / CORE_FILE, folder / LOGICAL_FILE
-    if not folder.is_dir() or not (payload.exists() or logical.exists()):
+    try:
+        if not folder.exists():
+            raise CoreError(folder, "no such core")
+        is_payload, is_logical = payload.exists(), logical.exists()
+    except OSError as error:  # may not be looked into, or no name of a file
+        raise CoreError(folder, f"cannot be read: {error.strerror}") from error
+    if not (is_payload or is_logical):
         raise CoreError(folder, f"not a core: a core is a folder that holds {CORE_FILE} or "
                                 f"{LOGICAL_FILE}")
-    if payload.exists() and logical.exists():
+    if is_payload and is_logical:
         raise CoreError(folder, f"holds both {CORE_FILE} and {LOGICAL_FILE}; a core is one of them")
-    if payload.exists():
+    if is_payload:
         body, key = _open_payload(payload)
         version, cipher, index = 0, None, payload
     else:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from helios_dod.cores.errors import CoreError
+from helios_dod.cores.files import regular
 from helios_dod.cores.layout import CHUNK_NBYTES, chunk_count
 from helios_dod.folders import config_home
 
@@ -87,10 +88,10 @@ def load_secret(place: Path) -> bytes:
     if text is None:
         where = str(path)
         try:
-            mode = path.stat().st_mode
+            mode = regular(path).st_mode
             with open(path, encoding="ascii") as file:
                 text = file.read(1024)
-        except (OSError, UnicodeDecodeError):
+        except (CoreError, OSError, UnicodeDecodeError):
             raise CoreError(place, f"is sealed and needs its key: set {SECRET_VARIABLE}, or put it "
                                    f"into {path}") from None
         if mode & 0o077:

@@ -17,6 +17,7 @@ from helios_dod.contract.decode import decode
 from helios_dod.contract.wire import contract_pb2, core_pb2
 from helios_dod.cores.acceptance import record
 from helios_dod.cores.errors import CoreError
+from helios_dod.cores.files import replace_file
 from helios_dod.cores.keys import public_bytes
 from helios_dod.cores.layout import (
     CHUNK_NBYTES,
@@ -232,9 +233,10 @@ def sign_again(core: Core, key: Ed25519PrivateKey, namespace: str) -> Core:
             body.CopyFrom(core.body)
             body.publisher_namespace = namespace
             data = sign_body(body, key)
-        partial = place.with_name(f".{place.name}.{os.getpid()}")
-        partial.write_bytes(data)
-        os.replace(partial, place)
+        try:
+            replace_file(place, data)
+        except OSError as error:
+            raise CoreError(place, f"cannot be written: {error.strerror}") from error
     return open_core(core.path)
 
 
