@@ -1,8 +1,11 @@
 """Logical-resource cores, sealed ones, and cores whose resources lie at http addresses."""
 
+import contextlib
 import os
 import pickle
 import shutil
+import socket
+import threading
 import time
 
 import numpy as np
@@ -15,6 +18,7 @@ from helios_dod.cores.chunks import AHEAD, in_parallel
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.layout import CHUNK_NBYTES
 from helios_dod.cores.padding import check_padding
+from helios_dod.cores.places import Remote
 from helios_dod.cores.reader import open_core
 from helios_dod.cores.sealed import Cipher, sealed_nbytes
 from helios_dod.cores.writer import CARRIERS, Publisher, sign_index, write_core
@@ -231,6 +235,20 @@ def test_few_chunks_are_asked_for_at_once():
     assert reported[3:] == list(range(5 * AHEAD))  # in order, all of them
 
 
+def test_a_single_chunk_needs_no_threads():
+    """Threads for each of thousands of small resources would cost more than their bytes."""
+    ran, reported = [], []
+    in_parallel(1, 8, lambda i: ran.append(threading.current_thread()) or 7, reported.append)
+    assert ran == [threading.current_thread()] and reported == [7]
+
+
+def test_a_core_lists_its_resources_once(tmp_path):
+    core = open_core(make(tmp_path, "logical-4"))
+    assert core.resources is core.resources
+    assert [part.id for part in core.resources] == [
+        part.id for part in (*core.body.executables, *core.body.weights)]
+
+
 def test_a_length_beyond_the_disk_is_refused_before_it_is_fetched(tmp_path):
     """A sealed core needs no digests, so its index can say any length."""
     core = make(tmp_path, "logical-4")
@@ -309,16 +327,66 @@ def test_a_server_that_recovers(tmp_path):
         assert open_core(core).tokenizer() == TOKENIZER
 
 
-def test_a_server_that_drips_is_not_waited_for():
-    """Each byte comes within the time of one read; all of them would take for ever."""
-    class Dripping:
-        def read1(self, nbytes):
-            assert nbytes > 0
-            return b"x"
+ENDLESS = {  # what comes once, what comes again and again, and seconds between
+    "fast interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+    "a status line": (b"HTTP/1.1 206 ", b"P", 0.01),
+    "a header": (b"HTTP/1.1 206 P\r\nX: ", b"x", 0.01),
+    "a body": (b"HTTP/1.1 206 P\r\nContent-Length: 40960\r\n"
+               b"Content-Range: bytes 0-40959/40960\r\n\r\n", b"x", 0.01),
+    "a chunk length": (b"HTTP/1.1 206 P\r\nTransfer-Encoding: chunked\r\n"
+                       b"Content-Range: bytes 0-40959/40960\r\n\r\n", b"0", 0.01),
+}
 
-    with pytest.raises(remote._Transient, match="bytes came in time"):
-        remote._read_by(Dripping(), 1 << 40, time.monotonic() + 0.05)
-    assert remote._read_by(Dripping(), 3, time.monotonic() + 60) == b"xxx"
+
+@pytest.mark.parametrize("once, again, pause", ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_server_that_never_ends_is_not_waited_for(monkeypatch, once, again, pause):
+    """Each byte comes within the time of one read; all of them would take for ever."""
+    monkeypatch.setattr(remote, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(remote, "RATE_MIN", 1 << 20)
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+
+    def answer(connection):
+        with connection, contextlib.suppress(OSError):
+            connection.recv(4096)
+            connection.sendall(once)
+            while True:
+                connection.sendall(again)
+                time.sleep(pause)
+
+    def serve(listener):
+        for _ in range(remote.ATTEMPTS):
+            answer(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
+        with pytest.raises(CoreError, match=r"cannot be fetched: no whole answer within 0\.2 s"
+                           ) as caught:
+            remote.read_range(Remote(url), 0, 40960, 40960)
+        assert url in str(caught.value)
+        server.join()
+
+
+def test_a_server_that_is_silent_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(remote, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(remote, "RATE_MIN", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts nothing
+        for scheme in ("http", "https"):
+            url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/x"
+            with pytest.raises(CoreError, match=r"no byte within 0\.1 s"):
+                remote.read_range(Remote(url), 0, 8, 8)
+
+
+def test_a_name_of_many_addresses_is_not_waited_for(monkeypatch):
+    """Each address may take the time of one step; all of them end with the attempt."""
+    found = socket.getaddrinfo("127.0.0.1", 1, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(remote.socket, "getaddrinfo", lambda *a, **b: found * (1 << 20))
+    monkeypatch.setattr(remote, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    with pytest.raises(CoreError, match=r"no whole answer within 0\.1 s"):
+        remote.read_range(Remote("http://many.example/x"), 0, 8, 8)
 
 
 @pytest.mark.parametrize("address", [

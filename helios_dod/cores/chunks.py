@@ -108,7 +108,13 @@ def in_parallel(count: int, threads: int, work: Callable[[int], int],
                 progress: Progress | None) -> None:
     """Runs work(0..count) on threads and reports what each returns; the first error ends it.
 
-    At most AHEAD calls a thread are waiting or run, however many a resource says it has."""
+    At most AHEAD calls a thread are waiting or run, however many a resource says it has. A single
+    call runs on this thread: a core may have thousands of resources of one chunk."""
+    if count == 1:
+        size = work(0)
+        if progress is not None:
+            progress(size)
+        return
     waiting: deque[Future[int]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:

@@ -4,7 +4,7 @@ A LocationSet is unsigned. It can make a core unreadable, never different: whate
 is compared with what is signed.
 """
 
-from collections.abc import Collection
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
@@ -29,7 +29,7 @@ class Remote:
 Place = Path | Remote
 
 
-def locate(found: core_pb2.LocationSet, wanted: Collection[str], folder: Path,
+def locate(found: core_pb2.LocationSet, wanted: Set[str], folder: Path,
            index: Path) -> dict[str, Place]:
     """Resource id -> place, for every resource that is wanted. Raises CoreError."""
     root = folder.resolve()
@@ -42,7 +42,7 @@ def locate(found: core_pb2.LocationSet, wanted: Collection[str], folder: Path,
             places[name] = _remote(location.path, index, name)
         else:
             places[name] = _inside(root, location.path, index, name)
-    for name in sorted(set(wanted) - places.keys()):
+    for name in sorted(wanted - places.keys()):
         raise CoreError(index, f"resource {name!r}: no location")
     return places
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -81,10 +82,14 @@ class Core:
         """`payload`, or `logical-6` and `logical-4` by index version."""
         return f"logical-{self.index_version}" if self.index_version else "payload"
 
-    @property
-    def resources(self) -> list[Resource]:
+    @cached_property
+    def resources(self) -> tuple[Resource, ...]:
         """Every resource, in the order that numbers them."""
-        return [*self.body.executables, *self.body.weights]
+        return (*self.body.executables, *self.body.weights)
+
+    @cached_property
+    def _body_bytes(self) -> bytes:
+        return self.body.SerializeToString(deterministic=True)
 
     def chunks(self, number: int) -> Chunks:
         """How resource `number` is stored."""
@@ -225,7 +230,7 @@ class Core:
                  progress: Callable[[int], None] | None) -> Path:
         """The local copy of a remote weight resource, named by what was signed of it."""
         digest = hashlib.sha256(self.public_key + weight.SerializeToString(deterministic=True))
-        digest.update(self.body.SerializeToString(deterministic=True) if self.cipher else b"")
+        digest.update(self._body_bytes if self.cipher else b"")
         target = cache_home() / "fetched" / digest.hexdigest()
         if not target.exists():
             fetch(chunks, place, target, progress)
@@ -259,7 +264,7 @@ def open_core(path: str | Path) -> Core:
     place = folder / LOCATIONS_FILE
     found = core_pb2.LocationSet()
     _parse(found, read_bounded(place, LOCATIONS_NBYTES_MAX), place, "locations")
-    wanted = [part.id for part in body.executables] + [part.id for part in body.weights]
+    wanted = {part.id for part in body.executables} | {part.id for part in body.weights}
     return Core(folder, body, key, locate(found, wanted, folder, place), version, cipher)
 
 

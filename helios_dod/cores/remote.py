@@ -5,18 +5,24 @@ An https server shows a certificate for its name that this machine trusts. SSL_C
 SSL_CERT_DIR name other authorities than the system's, as for every program that uses OpenSSL."""
 
 import http.client
+import io
 import os
 import re
+import socket
 import ssl
 import time
 from functools import cache
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.places import Remote
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 TIMEOUT_S = 30  # without a byte
-RATE_MIN = 64 << 10  # bytes a second; a server that only drips is not waited for
+RATE_MIN = 64 << 10  # bytes a second, and TIMEOUT_S: an attempt ends by then, from its start
 ATTEMPTS = 4
 PAUSE_S = 0.25  # before the second attempt; doubled before each later one
 PARTIAL = 206
@@ -26,6 +32,29 @@ CONTENT_RANGE = re.compile(r"bytes (\d{1,20})-(\d{1,20})/(\d{1,20})")
 
 class _Transient(Exception):
     """Worth another attempt."""
+
+
+class _Received(io.RawIOBase):
+    """What a socket receives. No read ends after `end`, or waits TIMEOUT_S for a byte.
+
+    A status line, headers, interim answers and chunk lengths are read in many reads, so that a
+    timeout of the socket alone bounds none of them."""
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock, self._end = sock, end
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """As a socket's, for http.client."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Raises TimeoutError."""
+        self._sock.settimeout(_wait(self._end))
+        return self._sock.recv_into(buffer)
 
 
 def read_range(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
@@ -53,24 +82,75 @@ def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _connect(place: Remote) -> http.client.HTTPConnection:
+def _wait(end: float) -> float:
+    """Seconds that one step may wait. Raises TimeoutError after `end`."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return min(left, TIMEOUT_S)
+
+
+def _connect(place: Remote, end: float) -> http.client.HTTPConnection:
     parts = urlsplit(place.url)
-    assert parts.hostname
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
-    context = _trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    return http.client.HTTPSConnection(
-        parts.hostname, parts.port, timeout=TIMEOUT_S, context=context)
+    host, secure = parts.hostname, parts.scheme == "https"
+    assert host
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(host, parts.port or kind.default_port)
+    connection.sock = _reach(host, connection.port, end)
+    if secure:
+        context = _trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        try:
+            connection.sock.settimeout(_wait(end))
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _reach(host: str, port: int, end: float) -> socket.socket:
+    """A connection to the first address of a name that takes one, however many it has."""
+    problem = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM):
+        wait = _wait(end)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:
+            problem = error
+            continue
+        try:
+            sock.settimeout(wait)
+            sock.connect(address)
+            return sock
+        except OSError as error:
+            sock.close()
+            problem = error
+    raise problem
 
 
 def _attempt(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
+    limit = TIMEOUT_S + nbytes / RATE_MIN
+    end = time.monotonic() + limit
+    try:
+        return _ask(place, first, nbytes, whole, end)
+    except TimeoutError as error:
+        late = time.monotonic() >= end
+        raise _Transient(f"no whole answer within {limit:.1f} s" if late
+                         else f"no byte within {TIMEOUT_S} s") from error
+
+
+def _ask(place: Remote, first: int, nbytes: int, whole: int, end: float) -> bytes:
     parts = urlsplit(place.url)
-    connection = _connect(place)
+    connection = _connect(place, end)
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.sock.settimeout(_wait(end))
         connection.request("GET", target, headers={
             "Range": f"bytes={first}-{first + nbytes - 1}", "Accept-Encoding": "identity"})
-        answer = connection.getresponse()
+        received = cast(socket.socket, _Received(connection.sock, end))  # makefile is all it needs
+        answer = http.client.HTTPResponse(received, method="GET")
+        answer.begin()
         if answer.status in TRANSIENT:
             raise _Transient(f"status {answer.status}")
         if answer.status != PARTIAL:
@@ -82,19 +162,11 @@ def _attempt(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
             raise CoreError(place.url, "Content-Range: expected bytes "
                                        f"{first}-{first + nbytes - 1}/{whole}, "
                                        f"got {got.group() if got else 'none'}")
-        data = _read_by(answer, nbytes, time.monotonic() + TIMEOUT_S + nbytes / RATE_MIN)
+        data = bytearray()
+        while len(data) < nbytes and (piece := answer.read1(nbytes - len(data))):
+            data += piece
     finally:
         connection.close()
     if len(data) != nbytes:
         raise _Transient(f"{len(data)} of {nbytes} bytes came")
-    return data
-
-
-def _read_by(answer: http.client.HTTPResponse, nbytes: int, deadline: float) -> bytes:
-    """Up to `nbytes` of the answer, in whatever pieces they come."""
-    data = bytearray()
-    while len(data) < nbytes and (piece := answer.read1(nbytes - len(data))):
-        data += piece
-        if time.monotonic() > deadline:
-            raise _Transient(f"{len(data)} of {nbytes} bytes came in time")
     return bytes(data)
