@@ -212,7 +212,15 @@ def test_prepare_of_what_is_no_checkpoint(capsys, tmp_path):
     folder = tmp_path / "empty"
     folder.mkdir()
     assert "empty" in prepare(folder)
+    assert "/dev/zero: cannot be read" in prepare(Path("/dev/zero"))
     assert not (tmp_path / "out").exists()
+
+
+def test_prepare_with_more_lanes_than_any_engine_has(capsys, tmp_path):
+    for lanes in (0, 4097, 10**12):
+        line = refused(capsys, "prepare", "--checkpoint", str(FIXTURES / "qwen3.gguf"), "--out",
+                       str(tmp_path / "out"), "--lanes", str(lanes))
+        assert f"option lanes: expected 1 to 4096, got {lanes}" in line
 
 
 def test_prepare_with_a_bad_key(capsys, tmp_path):

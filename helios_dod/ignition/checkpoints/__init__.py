@@ -18,6 +18,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         return _open(path)
     except PreparationError:
         raise
+    except OSError as error:
+        raise PreparationError(
+            f"checkpoint {path}: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         raise PreparationError(
             f"checkpoint {path}: damaged: {type(error).__name__}: {error}") from error

@@ -6,6 +6,7 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.frontend.output.syntax import OutputSyntax
 from helios_dod.ignition.checkpoints.checkpoint import GenerationDefaults
 from helios_dod.ignition.prepared import PreparationError
+from helios_dod.limits import HUGE
 
 PAGE_TOKENS = 16
 WIDTH_MAX = 8  # tokens of one round: what every size of engine but the smallest can take
@@ -33,14 +34,15 @@ class Options:
     sampling: GenerationDefaults = field(default_factory=GenerationDefaults)  # a model card's
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("lanes", self.lanes),
-            ("context", self.context),
-            ("scored", self.scored),
-            ("snapshots", self.snapshots),
+        for name, value, most in (
+            ("lanes", self.lanes, HUGE.lanes_max),
+            ("context", 1 if self.context is None else self.context, None),  # context_of bounds it
+            ("scored", self.scored, HUGE.packed_max),
+            ("snapshots", self.snapshots, HUGE.snapshots_max),
         ):
-            if value is not None and value < 1:
-                raise PreparationError(f"option {name}: expected at least 1, got {value}")
+            if value < 1 or (most is not None and value > most):
+                wanted = "at least 1" if most is None else f"1 to {most}"
+                raise PreparationError(f"option {name}: expected {wanted}, got {value}")
         if any(not 2 <= width <= WIDTH_MAX for width in self.widths):
             raise PreparationError(
                 f"option widths: expected 2 to {WIDTH_MAX}, got {self.widths}")
