@@ -103,7 +103,8 @@ NESTED = "{% set ns = namespace(x=['x']) %}" + "{% set ns.x = [ns.x, ns.x] %}" *
 def test_no_operation_makes_too_much(source: str) -> None:
     """Neither while the template is compiled, which computes nothing, nor while it is rendered."""
     template = ChatTemplate(source, {})
-    with pytest.raises(TemplateError, match=r": .*(more than|at most|large|width|defined)"):
+    problem = ": .*(more than|at most|large|width|defined|supported)"
+    with pytest.raises(TemplateError, match=problem):
         template.render(MESSAGES)
 
 
@@ -125,5 +126,61 @@ def test_large_texts_are_rendered() -> None:
     text = render("{{ messages[0].content.split('</think>')[-1].replace('\\n', ' ') | trim"
                   " ~ '!' }}", large)
     assert len(text) == 5 * 400_000
-    assert render("{{ '%05.2f' % 1.5 }}{{ 2 * 3 }}{{ '-' * 3 }}{{ 'a' | center(5) }}"
-                  "{{ '{:>8}'.format('b') }}") == "01.506---  a         b"
+    assert render("{{ '%05.2f' % 1.5 }}{{ 2 * 3 }}{{ '-' * 3 }}"
+                  "{{ '{:>8}'.format('b') }}") == "01.506---       b"
+
+
+GROWING = "{% set n = namespace(l=[]) %}{% for i in range(3000) %}"
+
+
+@pytest.mark.parametrize(("source", "problem"), [
+    ("{{ range(9999) | join('x' * 99999) | length }}", "more than 8388608 characters"),
+    ("{{ range(9999) | map('string') | join('x' * 99999) | length }}", "more than 8388608"),
+    ("{% set s = 'x' * 1000000 %}{{ s.join('a' * 9999) | length }}", "more than 8388608"),
+    ("{{ [1] | tojson(separators=['x' * 300000, ':']) }}", "tojson: separators of at most 4"),
+    ("{{ [1] | tojson(indent=200000) }}", "tojson: an indent of at most 8"),
+    ("{{ range(99999) | list | tojson(indent=10**8) | length }}", "tojson: an indent of at most"),
+    ("{% set n = namespace(l=[1] * 99999) %}" + "{% set n.l = [n.l] %}" * 100
+     + "{{ n.l | tojson(indent=8) | length }}", "more than 8388608"),
+    ("{{ ('a ' * 9999) | wordwrap(1, true, 'x' * 200000) }}", "filter wordwrap is not supported"),
+    ("{{ ('\t' * 300000).expandtabs(10000) }}", "method expandtabs is not supported"),
+    ("{{ 'http://a.com' | urlize(target='x' * 200000) }}", "filter urlize is not supported"),
+    ("{{ range(99999) | map('string') | map('center', 10000) | list }}", "filter center is not"),
+    ("{{ (['a' * 1000] * 3000) | map('replace', 'a', 'b' * 1000) | list | length }}",
+     "bytes made by its operations"),
+    (GROWING + "{% set n.l = n.l + ['x' * 8000000 ~ i] %}{% endfor %}", "bytes made by"),
+    ("{% set x = 'x' * 8000000 %}" + GROWING + "{% set n.l = n.l + [x[1:]] %}{% endfor %}",
+     "bytes made by"),
+    ("{% set x = 'x' * 8000000 %}{% macro m() %}{% for i in range(9999) %}{{ x }}{% endfor %}"
+     "{% endmacro %}{{ m() | length }}", "more than 8388608"),
+    ("{{ ('%9999d' * 100000) % ((1,) * 100000) }}", "format: fields of a fixed width"),
+    ("{{ ('%999d' * 100000) % ((1,) * 100000) }}", "more than 8388608"),
+    ("{{ '%9999d' | format(1) }}", "format: fields of a fixed width"),
+    ("{{ '%.9999f' % 1.5 }}", "format: fields of a fixed width"),
+    ("{{ '%(a(b))9999d' % {'a(b)': 1} }}", "format: a field without a fixed width"),
+    ("{{ ('{0:9999}' * 100000).format(1) | length }}", "format: fields of a fixed width"),
+    ("{{ ('{0[a]}' * 9999).format({'a': 'x' * 99999}) | length }}", "more than 8388608"),
+    ("{{ (1).to_bytes(1000000000, 'big') }}", "method to_bytes is not supported"),
+    ("{{ ('&' * 8000000) | e | length }}", "more than 8388608"),
+    ("{{ ('ab ' * 2000000).split() | length }}", "list of more than 524288"),
+    ("{{ strftime_now('%Y' * 999) }}", "strftime_now: a pattern of at most 256"),
+    ("{% for i in [1] %}{{ loop.cycle(*('x',) * 99999) }}{% endfor %}", "more than 1000 arg"),
+    ("{{ 'a' | indent(9) }}", "indent: an indent of at most 8"),
+])
+def test_multiplying_arguments_are_refused(source: str, problem: str) -> None:
+    with pytest.raises(TemplateError, match=problem):
+        render(source)
+
+
+@pytest.mark.parametrize(("source", "text"), [
+    ("{{ range(3) | join(', ') }}{{ '-'.join(['a', 'b']) }}", "0, 1, 2a-b"),
+    ("{{ messages | map(attribute='role') | join('|') }}", "user|assistant"),
+    ("{{ messages | join('|', attribute='role') }}", "user|assistant"),
+    ("{{ [1, 2] | tojson(separators=(',', ':')) }}{{ 'a\nb' | indent(4) }}", "[1,2]a\n    b"),
+    ("{{ '%d%% %(a)s' | replace('%', '') }}{{ '%s-%d%%' | format('a', 3) }}", "d (a)sa-3%"),
+    ("{{ [1, 2.5] | sum }}{{ messages[1:] | length }}{{ 'abc'[::-1] }}", "3.51cba"),
+    ("{{ ['b', 'a'] | sort | list }}{{ {'b': 1} | dictsort }}", "['a', 'b'][('b', 1)]"),
+    ("{% set x %}a{{ [1] }}{% endset %}{{ x }}{{ 'a b'.split() | last }}", "a[1]b"),
+])
+def test_what_templates_use_still_works(source: str, text: str) -> None:
+    assert render(source) == text

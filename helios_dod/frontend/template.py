@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from helios_dod.frontend.sandbox import (
+    BUDGET,
+    CHARGE,
     CLOCK,
     JOIN,
     OUTPUT_CHARACTERS_MAX,
+    Budget,
     TemplateError,
+    charge,
     join_texts,
     make_sandbox,
     parse,
@@ -52,7 +56,8 @@ class ChatTemplate:
 
         given = {**self.tokens, **(variables or {}), "messages": messages, "tools": tools,
                  "documents": documents, "add_generation_prompt": add_generation_prompt,
-                 CLOCK: look, JOIN: join_texts}
+                 CLOCK: look, JOIN: join_texts, CHARGE: charge}
+        before = BUDGET.set(Budget(look))
         try:
             for piece in self.template.generate(given):
                 size += len(piece)
@@ -65,4 +70,6 @@ class ChatTemplate:
             raise
         except Exception as error:  # whatever the template's own operations raise
             raise TemplateError(f"chat template: {type(error).__name__}: {error}") from None
+        finally:
+            BUDGET.reset(before)
         return "".join(pieces)
