@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from helios_dod import terms
 from helios_dod.contract.decode import decode
@@ -15,7 +16,7 @@ from helios_dod.contract.manifest import (
 )
 from helios_dod.contract.operations import OPERATIONS
 from helios_dod.contract.sources import SOURCES
-from helios_dod.contract.strict import check_known
+from helios_dod.contract.strict import Limits, check_counts, check_known
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -203,6 +204,9 @@ def test_vocabularies():
     serving, manifest = pair()
     serving.model.vocabulary = 0
     refused(serving, manifest, "contract.model.vocabulary")
+    serving, manifest = pair()
+    serving.model.input_vocabulary = 2**20 + 1
+    refused(serving, manifest, "contract.model.input_vocabulary", "1 to 1048576, got 1048577")
     serving, manifest = pair()
     serving.model.frontend.eos_tokens.append(VOCABULARY)
     refused(serving, manifest, "eos_tokens[1]")
@@ -592,3 +596,55 @@ def test_zero_selects_nothing_in_every_enum():
     for module in (manifest_module.DESCRIPTOR for manifest_module in (wire, contract, core_pb2)):
         for enum in module.enum_types_by_name.values():
             assert enum.values_by_number[0].name.endswith("_UNSPECIFIED"), enum.full_name
+
+
+COUNTED = {  # bytes behind an honest manifest -> the problem
+    "messages": (b"\x12\0" * 5000, "ExecutionManifest.buffers: expected at most 4000 messages"),
+    "nested": (b"\x12\x82\x80\x01" + b"\x22\0" * 8193, "Buffer.shape: expected at most 4000"),
+    "unknown": (b"\x82\x7d\0" * 5000, "ExecutionManifest, field 2000: expected at most 4000"),
+    "texts": (b"\x72\x80\x60" + b"\x12\0" * 6144, "RankResources.weights: expected at most 4000"),
+    "numbers": (b"\x52\x84\x80\x03\x22\x80\x80\x03" + bytes(49152),
+                "TuningGraph.outputs: expected at most 20000 values in all"),
+    "fields": (b"\x08\1" * 20001, "ExecutionManifest: expected at most 20000 values in all"),
+    "leaves": (b"\x5a\x80\x80\x03" + b"\x18\1" * 24576,
+               "ExecutionManifest.transport: expected at most 20000 values in all"),
+    "text": (b"\x12\x84\x20\x0a\x81\x20" + b"a" * 4097, "Buffer.name: expected at most 4096 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_messages_are_counted_before_they_are_made(case):
+    data, problem = COUNTED[case]
+    honest = make_manifest().SerializeToString()
+    limits = Limits(messages=4000, values=20_000)
+    check_counts(honest, wire.ExecutionManifest(), limits)
+    wire.ExecutionManifest.FromString(honest + data)
+    with pytest.raises(ContractError) as caught:
+        check_counts(honest + data, wire.ExecutionManifest(), limits)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [
+    b"\x12", b"\x12\1", b"\x12\x80", b"\x08", b"\x08\x80", b"\x0d\0", b"\x09\0", b"\x13\x14",
+    b"\x12\2\x0a\1a", b"\x12\x82\x80\x80\x80\x80\0", b"\x12\1\x08\1", b"\x0f",
+])
+def test_what_is_no_message_is_not_counted(data):
+    with pytest.raises(DecodeError):
+        check_counts(data, wire.ExecutionManifest(), Limits(100, 100))
+
+
+def test_counts_are_exact():
+    manifest = make_manifest()
+    data = manifest.SerializeToString()
+    messages, waiting = 0, [manifest]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            if field.message_type is not None:
+                parts = list(value) if field.is_repeated else [value]
+                messages += len(parts)
+                waiting += parts
+            elif field.is_repeated and field.type == field.TYPE_STRING:
+                messages += len(value)
+    check_counts(data, manifest, Limits(messages, 10**6))
+    with pytest.raises(ContractError, match=f"at most {messages - 1} messages"):
+        check_counts(data, manifest, Limits(messages - 1, 10**6))

@@ -373,6 +373,53 @@ def test_bomb_is_refused_before_it_is_decoded(core):
         open_core(core)
 
 
+MANIFEST_BOMBS = {  # fields behind an honest manifest -> the problem
+    "empty buffers": (b"\x12\0" * (1 << 20), "ExecutionManifest.buffers: expected at most 100000"),
+    "empty bodies": (b"\x1a\0" * (1 << 20), "ExecutionManifest.host_bodies: .* at most 100000"),
+    "a long name": (b"\x12\x84\x80\x40\x0a\x80\x80\x40" + b"a" * (1 << 20),
+                    "Buffer.name: expected at most 4096 bytes, got 1048576"),
+    "too long": (b"\x12\0" * (20 << 20), "decoded_nbytes: at most 8388608 for EXECUTION_MANIFEST"),
+}
+
+
+@pytest.mark.parametrize("bomb", MANIFEST_BOMBS)
+def test_manifests_that_would_unfold_are_refused(core, bomb):
+    data, problem = MANIFEST_BOMBS[bomb]
+    data = open_core(core).read(core_pb2.EXECUTION_MANIFEST) + data
+    put_frame(core, "execution_manifest", compress(data), len(data))
+    with pytest.raises(CoreError, match=problem):
+        open_core(core).manifest()
+
+
+INDEX_BOMBS = {
+    "executables": lambda body: body.executables.extend(
+        [core_pb2.ExecutableResource()] * 70_000),
+    "aliases": lambda body: body.deployment.contract.aliases.extend(["a"] * 70_000),
+    "publisher_namespace": lambda body: setattr(body, "publisher_namespace", "a" * 5000),
+    "chunk_sha256": lambda body: body.weights[0].chunk_sha256.extend([b""] * 530_000),
+}
+
+
+@pytest.mark.parametrize("field", INDEX_BOMBS)
+def test_indexes_that_would_unfold_are_refused(core, field):
+    sign_again(core, INDEX_BOMBS[field])
+    with pytest.raises(CoreError, match=rf"core body: .*{field}: expected at most"):
+        open_core(core)
+
+
+def test_tokens_are_counted_before_they_are_made(core):
+    def change(body):
+        body.deployment.contract.model.input_vocabulary = 2**30
+
+    put_table(core, 1 << 21, 0)
+    sign_again(core, change)
+    with pytest.raises(CoreError, match=r"TokenBytes\.offsets: expected at most 1048592 values"):
+        open_core(core).token_bytes()
+    opened = open_core(core)
+    with pytest.raises(ContractError, match="input_vocabulary: expected 1 to 1048576"):
+        opened.prepared(opened.manifest())
+
+
 @pytest.mark.parametrize("change", [
     lambda table: table.offsets.pop(),
     lambda table: table.offsets.__setitem__(0, 1),
@@ -399,7 +446,7 @@ def test_token_table_must_describe_itself(core, change):
 def put_table(core, count, length=1):
     """A byte table that describes itself, of so many tokens."""
     table = core_pb2.TokenBytes(
-        data=bytes(count * length), offsets=range(0, count * length + 1, length),
+        data=bytes(count * length), offsets=[i * length for i in range(count + 1)],
         special=bytes(count), fallback=bytes(count))
     data = table.SerializeToString()
     put_frame(core, "token_bytes", compress(data), len(data))

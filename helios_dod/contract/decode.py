@@ -24,6 +24,7 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 
 VERSIONS = (1, 2, 3)
 NAME_MAX = 256
+VOCABULARY_MAX = 2**20  # tokens, image sentinels included: each has a row in several tables
 
 
 def decode(
@@ -36,8 +37,10 @@ def decode(
     check_manifest(manifest)
     _check_serving(serving)
     model = serving.model
-    _positive("contract.model.vocabulary", model.vocabulary)
-    _positive("contract.model.input_vocabulary", model.input_vocabulary)
+    for name in ("vocabulary", "input_vocabulary"):
+        count = getattr(model, name)
+        require(0 < count <= VOCABULARY_MAX, f"contract.model.{name}", f"1 to {VOCABULARY_MAX}",
+                count)
     require(model.input_vocabulary >= model.vocabulary, "contract.model.input_vocabulary",
             f"at least the vocabulary, {model.vocabulary}", model.input_vocabulary)
     uses = BodyUses(manifest)

@@ -1,13 +1,14 @@
 """Refuses what the schema does not know: unknown fields, unknown and unspecified enum numbers.
 
 protobuf keeps them silently; an engine that did so too would serve half of what a newer core asks.
+Before that, bytes are counted: two of them can be a message that takes hundreds in memory.
 """
 
 from dataclasses import dataclass
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from helios_dod.contract.errors import ContractError
@@ -19,6 +20,158 @@ ZERO_MEANS_NONE = frozenset({
     "helios.Buffer.completion", "helios.CudaAddress.use", "helios.Rotary.rows",
     "helios.CacheWrite.rows", "helios.Attention.rows", "helios.Sample.rows",
 })
+
+TEXT_NBYTES_MAX = 4096  # of one string
+LONG_TEXTS = frozenset({"helios.CoreBody.license_text", "helios.ModelIndex.license_text"})
+BLOCK_NBYTES = 1 << 20  # of packed numbers that are counted at once
+CONTINUED = bytes(range(128, 256))  # bytes of a number that are not its last
+FIELD_NBYTES_MIN = 2  # a tag and a number
+VARINT_NBYTES_MAX = 5  # of a tag or length
+NUMBER_NBYTES = {  # as packed; all others have as many bytes as they need
+    FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_FIXED32: 4,
+    FieldDescriptor.TYPE_SFIXED32: 4, FieldDescriptor.TYPE_DOUBLE: 8,
+    FieldDescriptor.TYPE_FIXED64: 8, FieldDescriptor.TYPE_SFIXED64: 8,
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one encoded message may hold in all."""
+
+    messages: int  # messages, texts of lists, and fields that nobody knows
+    values: int  # fields, and numbers of lists
+
+
+@dataclass(frozen=True)
+class _Lengthy:
+    """A field that is stored with its length."""
+
+    name: str
+    parts: "dict[int, _Lengthy] | None"  # by tag, of a message
+    counted: bool  # a message, or a text of a list
+    longest: int | None  # bytes of a text
+    value_nbytes: int | None  # at least, of what is in it; 0: counted one by one; None: one value
+
+
+@cache
+def _layout(descriptor: Descriptor) -> dict[int, _Lengthy]:
+    """Fields that are stored with a length, by their tags. No type of the schema recurses."""
+    found = {}
+    for field in descriptor.fields:
+        name = f"{descriptor.name}.{field.name}"
+        text = field.type == FieldDescriptor.TYPE_STRING
+        if field.message_type is not None:
+            parts = _layout(field.message_type)
+            made = _Lengthy(name, parts or None, True, None, None if parts else FIELD_NBYTES_MIN)
+        elif text or field.type == FieldDescriptor.TYPE_BYTES:
+            limited = text and field.full_name not in LONG_TEXTS
+            made = _Lengthy(name, None, text and field.is_repeated,
+                            TEXT_NBYTES_MAX if limited else None, None)
+        elif field.is_repeated:
+            made = _Lengthy(name, None, False, None, NUMBER_NBYTES.get(field.type, 0))
+        else:
+            continue
+        found[field.number << 3 | 2] = made
+    return found
+
+
+def check_counts(data: bytes, message: Message, limits: Limits) -> None:
+    """Walks the bytes of a message of that type before they are parsed. Raises ContractError where
+    they would unfold to more than `limits` or hold a longer text, DecodeError where they are none.
+
+    Format: protobuf's wire format; groups, which the schema has none of, are refused."""
+    try:
+        _count(data, message, limits)
+    except IndexError as error:
+        raise DecodeError("ends inside a field") from error
+
+
+def _count(data: bytes, message: Message, limits: Limits) -> None:
+    descriptor: Descriptor = message.DESCRIPTOR  # type: ignore[assignment]
+    at, end, layout = 0, len(data), _layout(descriptor)
+    outer: list[tuple[int, dict[int, _Lengthy]]] = []
+    messages = values = 0
+    messages_max, values_max = limits.messages, limits.values
+    while True:
+        while at >= end:
+            if at > end:
+                raise DecodeError("a field passes the end of its message")
+            if not outer:
+                return
+            end, layout = outer.pop()
+        tag = data[at]
+        at += 1
+        if tag > 127:
+            tag, at = _varint(data, at - 1)
+        values += 1
+        if values > values_max:
+            field = layout.get(tag)
+            name = field.name if field else descriptor.name
+            raise _too_many(name, values_max, "values", values)
+        kind = tag & 7
+        if kind == 0:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind == 2:
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = _varint(data, at - 1)
+            stop = at + size
+            if stop > end:
+                raise DecodeError("a field passes the end of its message")
+            field = layout.get(tag)
+            if field is None or field.counted:
+                messages += 1
+                if messages > messages_max:
+                    name = field.name if field else f"{descriptor.name}, field {tag >> 3}"
+                    raise _too_many(name, messages_max, "messages and texts", messages)
+            if field is None:
+                at = stop
+            elif field.parts is not None:
+                outer.append((end, layout))
+                end, layout = stop, field.parts
+            else:
+                if field.longest is not None and size > field.longest:
+                    raise ContractError(field.name, f"at most {field.longest} bytes", size)
+                if field.value_nbytes is not None:
+                    values += (size // field.value_nbytes if field.value_nbytes else
+                               _numbers(data, at, stop, values_max - values))
+                    if values > values_max:
+                        raise _too_many(field.name, values_max, "values", values)
+                at = stop
+        elif kind == 5:
+            at += 4
+        elif kind == 1:
+            at += 8
+        else:
+            raise DecodeError(f"field {tag >> 3} is stored in a way that is not known")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """(number, position behind it) of a tag or length."""
+    value = 0
+    for i in range(VARINT_NBYTES_MAX):
+        byte = data[at + i]
+        value |= (byte & 127) << 7 * i
+        if byte < 128:
+            return value, at + i + 1
+    raise DecodeError("a tag or length that is too long")
+
+
+def _numbers(data: bytes, at: int, stop: int, most: int) -> int:
+    """Packed numbers in data[at:stop]; counting ends where they are more than `most`."""
+    count = 0
+    while at < stop and count <= most:
+        block = data[at : min(at + BLOCK_NBYTES, stop)]
+        count += len(block.translate(None, CONTINUED))
+        at += len(block)
+    return count
+
+
+def _too_many(field: str, most: int, what: str, count: int) -> ContractError:
+    return ContractError(field, f"at most {most} {what} in all", f"{count} up to here")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from helios_dod.contract.wire import core_pb2, manifest_pb2
+from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.layout import RESOURCES
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.errors import UserError
@@ -49,11 +49,11 @@ def differences(a: Core, b: Core) -> Iterator[tuple[str, str, str]]:
         yield from _plain(field, getattr(a, field), getattr(b, field))
     yield from _messages(a.serving, b.serving, "contract")
     for kind, (name, _) in RESOURCES.items():
-        one, other = a.read(kind), b.read(kind)
         if kind == core_pb2.EXECUTION_MANIFEST:
-            yield from _messages(manifest_pb2.ExecutionManifest.FromString(one),
-                                 manifest_pb2.ExecutionManifest.FromString(other), "manifest")
-        elif one != other:
+            yield from _messages(a.manifest(), b.manifest(), "manifest")
+            continue
+        one, other = a.read(kind), b.read(kind)
+        if one != other:
             yield name, f"{len(one)} bytes", f"{len(other)} bytes"
     yield from _plain("rebuild_manifest", a.body.rebuild_manifest, b.body.rebuild_manifest)
     catalogs = zip_longest(a.body.weight_catalogs, b.body.weight_catalogs)

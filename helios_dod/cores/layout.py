@@ -2,6 +2,8 @@
 
 import hashlib
 
+from helios_dod.contract.decode import VOCABULARY_MAX
+from helios_dod.contract.strict import Limits
 from helios_dod.contract.wire import core_pb2
 
 FORMAT_VERSION = 2
@@ -21,12 +23,17 @@ RESOURCE_FOLDER = "resources"
 INDEX_NBYTES_MAX = 16 << 20  # of core.pb; enough for digests of 2 TB of weights
 LOCATIONS_NBYTES_MAX = 1 << 20
 
+# What encoded messages may unfold to: an empty one has two bytes and takes 400 in memory.
+MANIFEST_LIMITS = Limits(messages=100_000, values=524_288)
+INDEX_LIMITS = Limits(messages=65_536, values=524_288)  # values: digests of 2 TB of weights
+TOKENS_LIMITS = Limits(messages=16, values=VOCABULARY_MAX + 16)
+
 # Resource kind -> id in cores that we write, and the longest decoded length that is accepted.
 RESOURCES: dict[core_pb2.ResourceKind, tuple[str, int]] = {
-    core_pb2.EXECUTION_MANIFEST: ("execution_manifest", 64 << 20),
+    core_pb2.EXECUTION_MANIFEST: ("execution_manifest", 8 << 20),
     core_pb2.TOKENIZER: ("tokenizer", 128 << 20),
     core_pb2.CHAT_TEMPLATE: ("chat_template", 4 << 20),
-    core_pb2.TOKEN_BYTES: ("token_bytes", 64 << 20),
+    core_pb2.TOKEN_BYTES: ("token_bytes", 16 << 20),
 }
 
 # What a tokenizer and its byte table take at most, beside so many bytes a token of the input

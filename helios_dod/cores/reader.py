@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from helios_dod.contract.decode import decode
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.prepared import PreparedContract
-from helios_dod.contract.strict import check_known
+from helios_dod.contract.strict import Limits, check_counts, check_known
 from helios_dod.contract.wire import contract_pb2, core_pb2, manifest_pb2
 from helios_dod.cores.chunks import Chunks, Resource, chunks_of, fetch, map_weights
 from helios_dod.cores.errors import CoreError
@@ -24,14 +24,17 @@ from helios_dod.cores.layout import (
     CORE_FILE,
     FORMAT_VERSION,
     FRAMED_VERSION,
+    INDEX_LIMITS,
     INDEX_NBYTES_MAX,
     LOCATIONS_FILE,
     LOCATIONS_NBYTES_MAX,
     LOGICAL_FILE,
+    MANIFEST_LIMITS,
     RESOURCES,
     SEALED_VERSION,
     TOKEN_NBYTES_LONGEST,
     TOKEN_NBYTES_MAX,
+    TOKENS_LIMITS,
     TOKENS_NBYTES_BASE,
     chunk_count,
 )
@@ -120,7 +123,8 @@ class Core:
     def manifest(self) -> manifest_pb2.ExecutionManifest:
         """The execution manifest; every weight it names lies inside a weight resource."""
         manifest = manifest_pb2.ExecutionManifest()
-        _parse(manifest, self.read(core_pb2.EXECUTION_MANIFEST), self.path, "execution manifest")
+        _parse(manifest, self.read(core_pb2.EXECUTION_MANIFEST), self.path, "execution manifest",
+               MANIFEST_LIMITS)
         sizes = {weight.id: weight.nbytes for weight in self.body.weights}
         for i, buffer in enumerate(manifest.buffers):
             if buffer.kind != manifest_pb2.WEIGHT:
@@ -183,7 +187,8 @@ class Core:
         """The byte table: every token that can be sampled, and no other than can be put in."""
         self._check_by_vocabulary(core_pb2.TOKEN_BYTES)
         table = core_pb2.TokenBytes()
-        _parse(table, self.read(core_pb2.TOKEN_BYTES), self.path, "token bytes")
+        _parse(table, self.read(core_pb2.TOKEN_BYTES), self.path, "token bytes",
+               TOKENS_LIMITS)
         offsets = np.array(table.offsets, dtype=np.uint32)
         count, model = len(table.special), self.serving.model
         if not model.vocabulary <= count <= model.input_vocabulary:
@@ -331,12 +336,16 @@ def _known(message: Message, place: Path) -> None:
         raise CoreError(place, str(error)) from error
 
 
-def _parse(message: Message, data: bytes, place: Path, what: str, strict: bool = True) -> None:
+def _parse(message: Message, data: bytes, place: Path, what: str,
+           limits: Limits = INDEX_LIMITS, strict: bool = True) -> None:
     """Parses exactly one message. strict: unknown fields and enum numbers are refused here."""
     try:
+        check_counts(data, message, limits)
         message.ParseFromString(data)
     except DecodeError as error:
         raise CoreError(place, f"{what}: not a valid message") from error
+    except ContractError as error:
+        raise CoreError(place, f"{what}: {error}") from error
     if strict:
         _known(message, place)
 
