@@ -72,6 +72,8 @@ class Machine:
 
     def _buffer(self, name: str, kind: int, dtype: int, shape: tuple[int, ...], **more: Any) -> int:
         axes = [wire.Extent(multiplier=n) for n in shape]
+        if kind == wire.CACHE and shape[0] == self.geometry.pages:  # a plane of page group 0
+            axes[0] = wire.Extent(symbol=wire.PAGES, multiplier=1)
         self.names[name] = len(self.manifest.buffers)
         self.manifest.buffers.append(
             wire.Buffer(name=name, kind=kind, dtype=dtype, shape=axes, **more)
@@ -130,7 +132,7 @@ class Machine:
         """A buffer's contents as an array over the executor's or the world's memory."""
         index = self.names[name]
         buffer = self.manifest.buffers[index]
-        shape = tuple(axis.multiplier for axis in buffer.shape)
+        shape = tuple(self.geometry.extent(a.symbol, a.multiplier) for a in buffer.shape)
         dtype = DTYPES[buffer.dtype]
         count = int(np.prod(shape))
         if buffer.kind == wire.STAGING:
