@@ -1,6 +1,7 @@
 """Damaged and malicious cores: an error that names the place, and nothing of them is used."""
 
 import os
+import random
 import shutil
 import tracemalloc
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helios_dod.contract.errors import ContractError
-from helios_dod.contract.wire import core_pb2
+from helios_dod.contract.wire import core_pb2, manifest_pb2
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.frames import decode_frame
 from helios_dod.cores.layout import CHUNK_NBYTES, chunk_digests
@@ -374,11 +375,11 @@ def test_bomb_is_refused_before_it_is_decoded(core):
 
 
 MANIFEST_BOMBS = {  # fields behind an honest manifest -> the problem
-    "empty buffers": (b"\x12\0" * (1 << 20), "ExecutionManifest.buffers: expected at most 100000"),
-    "empty bodies": (b"\x1a\0" * (1 << 20), "ExecutionManifest.host_bodies: .* at most 100000"),
+    "empty buffers": (b"\x12\0" * (1 << 20), "ExecutionManifest.buffers: expected at most 6"),
+    "empty bodies": (b"\x1a\0" * (1 << 20), "ExecutionManifest.host_bodies: .* at most 6"),
     "a long name": (b"\x12\x84\x80\x40\x0a\x80\x80\x40" + b"a" * (1 << 20),
                     "Buffer.name: expected at most 4096 bytes, got 1048576"),
-    "too long": (b"\x12\0" * (20 << 20), "decoded_nbytes: at most 8388608 for EXECUTION_MANIFEST"),
+    "too long": (b"\x12\0" * (20 << 20), "decoded_nbytes: at most 16777216 for EXECUTION_MANIFEST"),
 }
 
 
@@ -389,6 +390,17 @@ def test_manifests_that_would_unfold_are_refused(core, bomb):
     put_frame(core, "execution_manifest", compress(data), len(data))
     with pytest.raises(CoreError, match=problem):
         open_core(core).manifest()
+
+
+def test_a_manifest_with_code_may_hold_many_nodes(core):
+    """What 10,000 nodes of graphs take: 200,000 messages beside 300 kB of cubins."""
+    data = manifest_pb2.ExecutionManifest.FromString(
+        open_core(core).read(core_pb2.EXECUTION_MANIFEST))
+    data.host_bodies.extend([manifest_pb2.HostBody()] * 200_000)
+    data.modules.add(name="code", cubin=random.Random(1).randbytes(300_000))
+    encoded = data.SerializeToString()
+    put_frame(core, "execution_manifest", compress(encoded), len(encoded))
+    assert len(open_core(core).manifest().host_bodies) > 200_000
 
 
 INDEX_BOMBS = {

@@ -24,13 +24,14 @@ INDEX_NBYTES_MAX = 16 << 20  # of core.pb; enough for digests of 2 TB of weights
 LOCATIONS_NBYTES_MAX = 1 << 20
 
 # What encoded messages may unfold to: an empty one has two bytes and takes 400 in memory.
-MANIFEST_LIMITS = Limits(messages=100_000, values=524_288)
+MANIFEST_MESSAGES_MAX = 400_000  # a node of a graph takes 19: 20,000 nodes
+MANIFEST_MESSAGES_BASE = 65_536  # of them however short the stored frame is
 INDEX_LIMITS = Limits(messages=65_536, values=524_288)  # values: digests of 2 TB of weights
 TOKENS_LIMITS = Limits(messages=16, values=VOCABULARY_MAX + 16)
 
 # Resource kind -> id in cores that we write, and the longest decoded length that is accepted.
 RESOURCES: dict[core_pb2.ResourceKind, tuple[str, int]] = {
-    core_pb2.EXECUTION_MANIFEST: ("execution_manifest", 8 << 20),
+    core_pb2.EXECUTION_MANIFEST: ("execution_manifest", 16 << 20),
     core_pb2.TOKENIZER: ("tokenizer", 128 << 20),
     core_pb2.CHAT_TEMPLATE: ("chat_template", 4 << 20),
     core_pb2.TOKEN_BYTES: ("token_bytes", 16 << 20),
@@ -41,6 +42,13 @@ RESOURCES: dict[core_pb2.ResourceKind, tuple[str, int]] = {
 TOKENS_NBYTES_BASE = 1 << 20
 TOKEN_NBYTES_MAX = 1 << 10
 TOKEN_NBYTES_LONGEST = 1 << 14  # buffers of text are made for the longest token
+
+
+def manifest_limits(stored_nbytes: int) -> Limits:
+    """What a manifest may unfold to. Honest ones hold less than a message for each stored byte,
+    since cubins hardly compress; what repeats one empty message unfolds to 3,000 a byte."""
+    messages = min(MANIFEST_MESSAGES_BASE + stored_nbytes, MANIFEST_MESSAGES_MAX)
+    return Limits(messages=messages, values=4 * messages)
 
 
 def chunk_count(nbytes: int, chunk_nbytes: int = CHUNK_NBYTES) -> int:

@@ -29,7 +29,6 @@ from helios_dod.cores.layout import (
     LOCATIONS_FILE,
     LOCATIONS_NBYTES_MAX,
     LOGICAL_FILE,
-    MANIFEST_LIMITS,
     RESOURCES,
     SEALED_VERSION,
     TOKEN_NBYTES_LONGEST,
@@ -37,6 +36,7 @@ from helios_dod.cores.layout import (
     TOKENS_LIMITS,
     TOKENS_NBYTES_BASE,
     chunk_count,
+    manifest_limits,
 )
 from helios_dod.cores.places import Place, Remote, locate
 from helios_dod.cores.sealed import SALT_NBYTES, Cipher, load_secret, sealed_nbytes
@@ -123,8 +123,10 @@ class Core:
     def manifest(self) -> manifest_pb2.ExecutionManifest:
         """The execution manifest; every weight it names lies inside a weight resource."""
         manifest = manifest_pb2.ExecutionManifest()
-        _parse(manifest, self.read(core_pb2.EXECUTION_MANIFEST), self.path, "execution manifest",
-               MANIFEST_LIMITS)
+        data = self.read(core_pb2.EXECUTION_MANIFEST)
+        stored = sum(self.chunks(number).nbytes for number, part in enumerate(self.body.executables)
+                     if part.kind == core_pb2.EXECUTION_MANIFEST)
+        _parse(manifest, data, self.path, "execution manifest", manifest_limits(stored))
         sizes = {weight.id: weight.nbytes for weight in self.body.weights}
         for i, buffer in enumerate(manifest.buffers):
             if buffer.kind != manifest_pb2.WEIGHT:
