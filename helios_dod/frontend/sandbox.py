@@ -20,15 +20,15 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 from jinja2.environment import Environment
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import loopcontrols
 from jinja2.filters import make_attrgetter
-from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from helios_dod.errors import UserError
+from helios_dod.frontend.generation_block import GenerationBlock
 
 OUTPUT_CHARACTERS_MAX = 8 << 20
 SOURCE_CHARACTERS_MAX = 1 << 18
@@ -69,18 +69,6 @@ CHARGE = "charge"  # what slices call
 
 class TemplateError(UserError):
     """The template refused the messages, failed, or wrote too much; the text says which."""
-
-
-class GenerationBlock(Extension):
-    """{% generation %} ... {% endgeneration %}: marks the assistant's text for training."""
-
-    tags = {"generation"}  # noqa: RUF012, the name and type are Jinja's
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        """The block's body in a scope of its own."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
 
 
 class Budget:
