@@ -213,7 +213,7 @@ def serve_and_ask(python: str, core: str, only: list[str] | None) -> dict[str, A
     """The results on each executor."""
     results = {}
     for name, words in EXECUTORS.items():
-        server = Served([*([core] if core else []), "--cache-memory", "400M", *words], python)
+        server = Served(core, ["--cache-memory", "400M", *words], python)
         try:
             url = f"http://127.0.0.1:{server.port}"
             with urllib.request.urlopen(url + "/v1/models") as answer:

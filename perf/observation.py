@@ -272,9 +272,9 @@ def main() -> int:
     parser.add_argument("core", nargs="?")
     parser.add_argument("--executor", default="core", choices=["core", "simulated"])
     args = parser.parse_args()
-    server = Served([*([args.core] if args.core else []), "--executor", args.executor,
-                     "--max-active", "2", "--queue-capacity", "2", "--context", "8192",
-                     "--cache-memory", "400M"])
+    server = Served(args.core, [
+        "--executor", args.executor, "--max-active", "2", "--queue-capacity", "2",
+        "--context", "8192", "--cache-memory", "400M"])
     client = Client(server)
     try:
         for part in (token_ids, timestamps, usage_and_flags, stops, admission, metrics):

@@ -131,9 +131,9 @@ def main() -> None:
     parser.add_argument("--queue", type=int, default=32)
     parser.add_argument("--step-ms", type=float, default=20)
     args = parser.parse_args()
-    server = Served([*([args.core] if args.core else []), "--executor", "simulated", "--step-ms",
-                     str(args.step_ms), "--max-active", str(args.active), "--queue-capacity",
-                     str(args.queue), "--context", "1024", "--cache-memory", "400M"])
+    server = Served(args.core, [
+        "--executor", "simulated", "--step-ms", str(args.step_ms), "--max-active", str(args.active),
+        "--queue-capacity", str(args.queue), "--context", "1024", "--cache-memory", "400M"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(server.engine, {cores[0]})
     for pid in (*server.workers, 0):

@@ -29,12 +29,12 @@ def cpu_seconds(pid: int) -> tuple[float, float]:
 
 
 class Served:
-    """A server process; its port, engine and workers."""
+    """A server process; its port, engine and workers. core: None: the demo's."""
 
-    def __init__(self, words: list[str], python: str = sys.executable) -> None:
+    def __init__(self, core: str | None, words: list[str], python: str = sys.executable) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [python, "-m", "helios_dod", "serve", *words, "--port", "0"],
+            [python, "-m", "helios_dod", "serve", *([core] if core else []), *words, "--port", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         threading.Thread(target=self.read, daemon=True).start()
         while not any(line.startswith("ready") for line in self.lines):
@@ -105,10 +105,9 @@ def main() -> None:
     parser.add_argument("--observed", action="store_true", help="ask for token ids and times")
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
-    words = [args.core] if args.core else []
-    server = Served([*words, "--executor", "simulated", "--step-ms", str(args.step_ms),
-                     "--workers", str(args.workers), "--max-active", str(args.streams),
-                     "--context", "4096", "--cache-memory", "2G"])
+    server = Served(args.core, [
+        "--executor", "simulated", "--step-ms", str(args.step_ms), "--workers", str(args.workers),
+        "--max-active", str(args.streams), "--context", "4096", "--cache-memory", "2G"])
     fields: dict[str, object] = {"max_tokens": 3900}
     if args.observed:
         fields |= {"return_token_ids": True, "return_token_timestamps": True}

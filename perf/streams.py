@@ -116,9 +116,9 @@ def main() -> int:
     args = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    server = Served([*([args.core] if args.core else []), "--executor", "simulated", "--step-ms",
-                     str(args.step_ms), "--max-active", str(args.active), "--queue-capacity",
-                     str(args.waiting + 1), "--context", "1024", "--cache-memory", "6G"])
+    server = Served(args.core, [
+        "--executor", "simulated", "--step-ms", str(args.step_ms), "--max-active", str(args.active),
+        "--queue-capacity", str(args.waiting + 1), "--context", "1024", "--cache-memory", "6G"])
     asked = {"max_tokens": args.tokens, "temperature": 1}
     try:
         asking = [server.open(**asked, seed=seed, stream=False) for seed in range(SEEDS)]

@@ -82,7 +82,7 @@ def record(core: Core, folder: Path) -> None:
     accepted = _terms(core) | {"license_text": core.license_text, "unix_s": int(time.time())}
     key, path = user_key(), folder / ACCEPTANCE_FILE
     try:
-        mine = key.public_key().public_bytes_raw()
+        mine = public_bytes(key)
         others = [part for part in _records(path) if not _is_of(part, mine)]
     except (CoreError, OSError, ValueError, TypeError, KeyError, RecursionError):
         others = []

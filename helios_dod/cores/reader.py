@@ -115,18 +115,23 @@ class Core:
 
     def read(self, kind: int) -> bytes:
         """The decoded bytes of the executable resource of that proto ResourceKind."""
+        number = self._number_of(kind)
+        resource = self.body.executables[number]
+        return read_resource(resource, self.chunks(number), self.files[resource.id])
+
+    def _number_of(self, kind: int) -> int:
+        """Where the executable resource of that kind stands."""
         for number, resource in enumerate(self.body.executables):
             if resource.kind == kind:
-                return read_resource(resource, self.chunks(number), self.files[resource.id])
+                return number
         raise CoreError(self.path, f"no resource of kind {core_pb2.ResourceKind.Name(kind)}")
 
     def manifest(self) -> manifest_pb2.ExecutionManifest:
         """The execution manifest; every weight it names lies inside a weight resource."""
         manifest = manifest_pb2.ExecutionManifest()
-        data = self.read(core_pb2.EXECUTION_MANIFEST)
-        stored = sum(self.chunks(number).nbytes for number, part in enumerate(self.body.executables)
-                     if part.kind == core_pb2.EXECUTION_MANIFEST)
-        _parse(manifest, data, self.path, "execution manifest", manifest_limits(stored))
+        stored = self.chunks(self._number_of(core_pb2.EXECUTION_MANIFEST)).nbytes
+        _parse(manifest, self.read(core_pb2.EXECUTION_MANIFEST), self.path, "execution manifest",
+               manifest_limits(stored))
         sizes = {weight.id: weight.nbytes for weight in self.body.weights}
         for i, buffer in enumerate(manifest.buffers):
             if buffer.kind != manifest_pb2.WEIGHT:
