@@ -1,5 +1,6 @@
 """`helios serve --executor simulated`: the shipped scheduler over a device that computes none."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,3 +67,35 @@ def test_the_same_seed_gives_the_same_tokens(server: Server):
 def test_a_cost_out_of_bounds_is_named(core: Path, flag: str, value: str, capsys):
     assert main(["serve", str(core), "--executor", "simulated", flag, value]) == 1
     assert f"{flag}: must be between 0 and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value,arguments,words", [
+    ('{"format": 1, "operations": {"dance": {}}}', [], "operations: expected one of"),
+    ("{", [], "not JSON"),
+    ('{"format": 1, "operations": {}}', ["--pace", "none"], "--costs: goes with --pace real"),
+    ('{"format": 1, "operations": {}}', ["--executor", "core"],
+     "--costs: goes with --executor simulated"),
+])
+def test_costs_that_cannot_be_used_are_named(core: Path, value: str, arguments: list[str],
+                                             words: str, tmp_path: Path, capsys):
+    path = tmp_path / "costs.json"
+    path.write_text(value)
+    assert main(["serve", str(core), "--executor", "simulated", "--costs", str(path),
+                 *arguments]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_programs_take_what_a_file_of_costs_says(core: Path, tmp_path: Path):
+    """Prompts cost nothing here, tokens much: an answer takes its tokens' time."""
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"format": 1, "operations": {
+        "decode": {"bytes": {"program": 60_000_000_000, "lanes": 15_000_000_000}}}}))
+    arguments = ["--executor", "simulated", "--costs", str(path), "--max-active", "4"]
+    with running(command(core, *arguments)) as started:
+        client = openai.OpenAI(base_url=started.url + "/v1", api_key="none", max_retries=0)
+        began = time.monotonic()
+        answer = client.chat.completions.create(
+            model="default", messages=[{"role": "user", "content": "Hello"}], max_tokens=5,
+            extra_body={"ignore_eos": True})
+        assert answer.usage.completion_tokens == 5
+        assert time.monotonic() - began >= 4 * 0.075, "the first token is the prompt's"

@@ -149,6 +149,8 @@ def declare_engine(sections: Sections) -> None:
         help="time of a program of the simulated executor (default %(default)s)")
     add("--token-us", type=float, default=0.0, metavar="US",
         help="and of each of its tokens (default %(default)s)")
+    add("--costs", type=Path, metavar="FILE", default=None,
+        help="times of its programs instead: what `perf fit` or `perf roofline` wrote")
     add("--record", type=Path, metavar="FILE", default=None,
         help="keep the last ticks of the scheduler and write them when the engine ends, "
              "for `helios replay`")
@@ -204,14 +206,19 @@ def plan_of(args: argparse.Namespace) -> Callable[[Path, "Options"], "Plan"]:
 
 def simulated(args: argparse.Namespace) -> "SimulatedPlanner":
     """The planner of the simulated executor. Raises UserError."""
+    from helios_dod.executors.costs import FixedCost, read_costs
     from helios_dod.simulation.serving import Planner
 
     for name, value in (("--step-ms", args.step_ms), ("--token-us", args.token_us)):
         if not 0 <= value <= TIME_MAX:
             raise UserError(f"{name}: must be between 0 and {TIME_MAX:g}, got {value:g}")
+    if args.costs is not None and args.pace == "none":
+        raise UserError("--costs: goes with --pace real, got --pace none")
+    if args.costs is not None:
+        return Planner(read_costs(args.costs))
     if args.pace == "none":
-        return Planner(0, 0)
-    return Planner(round(args.step_ms * 1e6), round(args.token_us * 1e3))
+        return Planner(FixedCost(0, 0))
+    return Planner(FixedCost(round(args.step_ms * 1e6), round(args.token_us * 1e3)))
 
 
 def fitted(options: "ServeOptions", limits_name: str | None,
@@ -280,6 +287,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
         served_id = served_id and served_id + SIMULATED
         engine = partial(run_engine, planner=simulated(args))
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
+    if args.costs is not None and args.executor != "simulated":
+        raise UserError("--costs: goes with --executor simulated, got --executor core")
     for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
                  "speculative_width", "record_ticks", "frontend_workers", "restart_engine",
                  "offload_memory", "offload_disk_size"):

@@ -11,7 +11,7 @@ from helios_dod.contract.decode import decode
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.reader import open_core
 from helios_dod.executors.base import Executor
-from helios_dod.executors.costs import FixedCost
+from helios_dod.executors.costs import Costs, FixedCost
 from helios_dod.executors.paced import PacedExecutor
 from helios_dod.runtime.binding import staging_layout
 from helios_dod.runtime.native_model import Plan
@@ -25,17 +25,15 @@ RECORD_BYTES = 8  # of the shadow cache, one a token
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes the plan and executor of a simulated device: nanoseconds of a program, and of each of
-    its packed tokens."""
+    """Makes the plan and executor of a simulated device. cost: of its programs."""
 
-    program_ns: int
-    packed_ns: int
+    cost: Costs | FixedCost
 
     def __call__(self, path: Path, options: Options, threads: int) -> tuple[Plan, Executor]:
         """threads: not used, the device is none. Raises CoreError, ContractError, SelectionError.
         """
         plan = self.plan(path, options)
-        return plan, PacedExecutor(plan.contract, FixedCost(self.program_ns, self.packed_ns))
+        return plan, PacedExecutor(plan.contract, self.cost)
 
     def plan(self, path: Path, options: Options) -> Plan:
         """The same, without a device."""
