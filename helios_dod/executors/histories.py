@@ -57,9 +57,10 @@ def update(words, count_at, updates_at, table):
 
 
 @kernel
-def disagreement(record_, wanted):
-    """0 where a history came to the wanted record, else a value of both."""
-    return np.uint64(0) if record_ == wanted else mix(record_ ^ mix(wanted))
+def judged(found, record_, wanted):
+    """What was found so far, changed where a history did not come to the wanted record: not by an
+    exclusive or alone, since two histories that go wrong alike would cancel out."""
+    return found if record_ == wanted else mix(found ^ record_ ^ mix(wanted))
 
 
 @kernel
@@ -67,7 +68,7 @@ def broken_links(tokens, pages, first, end, plane, links):
     """What pages first .. end - 1 of a text disagree in: each names the record before it."""
     found = np.uint64(0)
     for i in range(first + 1, end):
-        found ^= disagreement(links[pages[i]], plane[pages[i - 1], tokens - 1])
+        found = judged(found, links[pages[i]], plane[pages[i - 1], tokens - 1])
     return found
 
 
@@ -80,101 +81,148 @@ def last_record(tokens, pages, position, plane):
 
 
 @kernel
-def follow_paged(words, at, lane, shape, table, cache, links, pending, wanted):
-    """Records of the lane's tokens into `wanted`; links of the pages that they begin. What the
-    history before them disagrees in."""
-    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
-    tokens = shape[PAGE_TOKENS]
-    history = last_record(tokens, table[slot], position, cache)
-    found = broken_links(tokens, table[slot], 0, -(-position // tokens), cache, links)
-    for i in range(words[at[SOURCE_QUERY_LENGTH] + lane]):
-        if (position + i) % tokens == 0:
-            links[table[slot, (position + i) // tokens]] = history
-        history = record(history, token_of(words, at, lane, i, pending))
-        wanted[i] = history
-    return found
-
-
-@kernel
-def follow_rows(words, at, lane, shape, rows, pending, wanted):
-    """Advances the lane's recurrent rows."""
-    found, length = np.uint64(0), words[at[SOURCE_QUERY_LENGTH] + lane]
-    for r in range(shape[ROWS]):
-        row = words[at[SOURCE_STATE_ROW] + lane] + r
-        for i in range(length):
-            rows[row] = record(rows[row], token_of(words, at, lane, i, pending))
-        if length > 0:
-            found ^= disagreement(rows[row], wanted[length - 1])
-    return found
-
-
-@kernel
-def follow_latent(words, at, lane, shape, table, latent, continued, pending, wanted):
-    """Completes latent records; the unfinished one goes on in the continuation row."""
-    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
-    row, ratio, tokens = words[at[SOURCE_STATE_ROW] + lane], shape[RATIO], shape[PAGE_TOKENS]
-    length = words[at[SOURCE_QUERY_LENGTH] + lane]
-    for i in range(length):
-        p = position + i
-        if p % ratio == 0:
-            continued[row] = EMPTY_HISTORY
-            if p > 0:
-                before = p - 1
-                continued[row] = latent[table[slot, before // tokens], before % tokens // ratio]
-        continued[row] = record(continued[row], token_of(words, at, lane, i, pending))
-        if p % ratio == ratio - 1:
-            latent[table[slot, p // tokens], p % tokens // ratio] = continued[row]
-    return disagreement(continued[row], wanted[length - 1]) if length > 0 else np.uint64(0)
-
-
-@kernel
-def follow_plane(words, at, lane, tokens, window, table, plane, links, pending, wanted):
-    """Records of a plane behind a view of its own. window: tokens that it sees, 0: all."""
-    slot, position = words[at[SOURCE_SLOT] + lane], words[at[SOURCE_CONSUMED] + lane]
-    length = words[at[SOURCE_QUERY_LENGTH] + lane]
-    pages, history = table[slot], last_record(tokens, table[slot], position, plane)
-    first = max(position - window + 1, 0) // tokens if window > 0 else 0
-    found = broken_links(tokens, pages, first, -(-position // tokens), plane, links)
-    for i in range(length):
+def follow_paged(tokens, pages, position, taken, cache, links, wanted, differ):
+    """Records of the tokens that are taken into `wanted`; links of the pages that they begin. What
+    the history before them disagrees in, into `differ`."""
+    history = last_record(tokens, pages, position, cache)
+    differ[:] = broken_links(tokens, pages, 0, -(-position // tokens), cache, links)
+    for i in range(len(taken)):
         if (position + i) % tokens == 0:
             links[pages[(position + i) // tokens]] = history
-        history = record(history, token_of(words, at, lane, i, pending))
-        plane[pages[(position + i) // tokens], (position + i) % tokens] = history
-    return found ^ disagreement(history, wanted[length - 1]) if length > 0 else np.uint64(0)
+        history = record(history, taken[i])
+        wanted[i] = history
 
 
 @kernel
-def follow(world, frame, at, shape, table, cache, rows, pages, views, pending, wanted, differ):
-    """Every history of every lane, before the program draws; differ: what each lane's disagree in.
+def follow_rows(shape, row, taken, rows, wanted, differ, kept):
+    """Advances recurrent rows."""
+    for r in range(shape[ROWS]):
+        state = rows[row + r]
+        for i in range(len(taken)):
+            state = record(state, taken[i])
+            differ[i] = judged(differ[i], state, wanted[i])
+            if kept:
+                rows[row + (1 + i) * shape[ROWS] + r] = state
+        if not kept:
+            rows[row + r] = state
 
-    rows: recurrent, continued. pages: links, latent, and plane, links and table of both views."""
-    words, tokens = world[0].staging.words[frame], shape[PAGE_TOKENS]
+
+@kernel
+def follow_latent(shape, row, pages, position, taken, latent, continued, wanted, differ, kept):
+    """Completes latent records; the unfinished one goes on in the continuation row."""
+    ratio, tokens, state = shape[RATIO], shape[PAGE_TOKENS], continued[row]
+    for i in range(len(taken)):
+        p = position + i
+        if p % ratio == 0:
+            state = np.uint64(EMPTY_HISTORY)
+            if p > 0:
+                state = latent[pages[(p - 1) // tokens], (p - 1) % tokens // ratio]
+        state = record(state, taken[i])
+        differ[i] = judged(differ[i], state, wanted[i])
+        if p % ratio == ratio - 1:
+            latent[pages[p // tokens], p % tokens // ratio] = state
+        if kept:
+            continued[row + (1 + i) * shape[ROWS]] = state
+    if not kept:
+        continued[row] = state
+
+
+@kernel
+def follow_plane(tokens, window, pages, position, taken, plane, links, wanted, differ):
+    """Records of a plane behind a view of its own. window: tokens that it sees, 0: all."""
+    history = last_record(tokens, pages, position, plane)
+    first = max(position - window + 1, 0) // tokens if window > 0 else 0
+    found = broken_links(tokens, pages, first, -(-position // tokens), plane, links)
+    for i in range(len(taken)):
+        if (position + i) % tokens == 0:
+            links[pages[(position + i) // tokens]] = history
+        history = record(history, taken[i])
+        plane[pages[(position + i) // tokens], (position + i) % tokens] = history
+        differ[i] = judged(judged(differ[i], found, np.uint64(0)), history, wanted[i])
+
+
+@kernel
+def follow_lane(shape, slot, row, position, taken, table, cache, rows, pages, wanted, differ, kept):
+    """Every history of a lane over the tokens that it takes from a position on; what they disagree
+    in behind each token, into `differ`.
+
+    rows: recurrent, continued. pages: links, latent, and plane, links and table of both views.
+    kept: committed rows stay as they are, the state behind each token goes to rows of its own."""
+    tokens = shape[PAGE_TOKENS]
     recurrent, continued = rows
     links, latent, shifted, shifted_links, shifted_table, windowed, windowed_links, window_table = (
         pages)
-    update_tables(world, frame, at, table, shifted_table, window_table, views)
-    for lane in range(words[at[SOURCE_LIVE_LANES]]):
-        found = follow_paged(words, at, lane, shape, table, cache, links, pending, wanted)
-        found ^= follow_rows(words, at, lane, shape, recurrent, pending, wanted)
-        if shape[RATIO] > 0:
-            found ^= follow_latent(words, at, lane, shape, table, latent, continued, pending,
-                                   wanted)
-        if shape[SHIFT] > 0:
-            found ^= follow_plane(words, at, lane, tokens, 0, shifted_table, shifted,
-                                  shifted_links, pending, wanted)
-        if shape[WINDOW] > 0:
-            found ^= follow_plane(words, at, lane, tokens, shape[WINDOW], window_table, windowed,
-                                  windowed_links, pending, wanted)
-        differ[lane] = found
+    follow_paged(tokens, table[slot], position, taken, cache, links, wanted, differ)
+    follow_rows(shape, row, taken, recurrent, wanted, differ, kept)
+    if shape[RATIO] > 0:
+        follow_latent(shape, row, table[slot], position, taken, latent, continued, wanted, differ,
+                      kept)
+    if shape[SHIFT] > 0:
+        follow_plane(tokens, 0, shifted_table[slot], position, taken, shifted, shifted_links,
+                     wanted, differ)
+    if shape[WINDOW] > 0:
+        follow_plane(tokens, shape[WINDOW], window_table[slot], position, taken, windowed,
+                     windowed_links, wanted, differ)
 
 
 @kernel
-def update_tables(world, frame, at, table, shifted_table, window_table, views):
+def row_of(words, at, lane):
+    """The first state row of a lane, 0 for a program that takes none."""
+    return words[at[SOURCE_STATE_ROW] + lane] if at[SOURCE_STATE_ROW] >= 0 else np.int32(0)
+
+
+@kernel
+def follow(world, frame, at, shape, table, cache, rows, pages, views, pending, scratch, differ):
+    """Every lane of a plain program before it draws; differ: what each lane's histories disagree
+    in. scratch: tokens, records and disagreements of one lane."""
+    words = world[0].staging.words[frame]
+    taken, wanted, found = scratch
+    update_tables(world, frame, at, table, pages, views)
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        length = words[at[SOURCE_QUERY_LENGTH] + lane]
+        for i in range(length):
+            taken[i] = token_of(words, at, lane, i, pending)
+        follow_lane(shape, words[at[SOURCE_SLOT] + lane], row_of(words, at, lane),
+                    words[at[SOURCE_CONSUMED] + lane], taken[:length], table, cache, rows, pages,
+                    wanted, found[:length], False)
+        differ[lane] = found[length - 1] if length > 0 else np.uint64(0)
+
+
+@kernel
+def follow_round(world, frame, at, shape, table, cache, rows, pages, views, pending, endpoint,
+                 drafts, lengths, scratch, differs):
+    """Every lane of a speculative program over its target rows, before they are verified: rows of
+    state behind each of them are kept, and committed state stays. differs: [lanes, rows]."""
+    words = world[0].staging.words[frame]
+    taken, wanted, found = scratch
+    update_tables(world, frame, at, table, pages, views)
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        slot, length = words[at[SOURCE_SLOT] + lane], lengths[lane]
+        taken[0] = pending[slot]
+        taken[1:length] = drafts[lane, :length - 1]
+        follow_lane(shape, slot, row_of(words, at, lane), endpoint[slot], taken[:length], table,
+                    cache, rows, pages, wanted, found[:length], True)
+        differs[lane, :length] = found[:length]
+
+
+@kernel
+def commit_rows(world, frame, at, count, rows):
+    """The state behind the last target row that was accepted is the lane's."""
+    words = world[0].staging.words[frame]
+    for lane in range(words[at[SOURCE_LIVE_LANES]]):
+        row, emitted = row_of(words, at, lane), world[0].completions.emitted[frame, lane]
+        for kind in range(2):
+            for r in range(row, row + count):
+                rows[kind][r] = rows[kind][r + emitted * count]
+
+
+@kernel
+def update_tables(world, frame, at, table, pages, views):
     """The entries that a program is given, of every view."""
     words = world[0].staging.words[frame]
     update(words, at[SOURCE_PAGE_UPDATE_COUNT], at[SOURCE_PAGE_UPDATES], table)
-    update(words, views[SHIFTED, 0], views[SHIFTED, 1], shifted_table)
-    update(words, views[WINDOWED, 0], views[WINDOWED, 1], window_table)
+    update(words, views[SHIFTED, 0], views[SHIFTED, 1], pages[4])
+    update(words, views[WINDOWED, 0], views[WINDOWED, 1], pages[7])
 
 
 @kernel
@@ -262,7 +310,9 @@ class Histories:
         cache = contract.cache
         kinds = {region.kind: region for region in cache.regions}
         latent = kinds[PAGED_LATENT].compression_ratio if PAGED_LATENT in kinds else 0
-        tokens, width = geometry.page_tokens, geometry.state_rows_per_request
+        tokens = geometry.page_tokens
+        # Speculative programs have more rows than these, for state that is not committed.
+        width = min(program.state_rows_per_request for program in contract.programs)
         self.shape = np.array([tokens, width if cache.stateful else 0, latent,
                                CONTINUATION in kinds, cache.window_tokens, cache.view_pages])
         self.rows = self.make_rows(geometry.state_rows)
@@ -275,7 +325,8 @@ class Histories:
             *self.make_plane(geometry.pages, tokens)[::-1],
             *self.make_plane(geometry.pages, tokens), np.zeros(table, np.int32),
             *self.make_plane(geometry.windowed_pages, tokens), np.zeros(table, np.int32))
-        self.wanted = np.zeros(geometry.packed, np.uint64)
+        self.scratch = (np.zeros(geometry.packed, np.int32), np.zeros(geometry.packed, np.uint64),
+                        np.zeros(geometry.packed, np.uint64))
         self.views = np.full((len(contract.programs), 2, 2), NONE, np.int64)
         for row, program in enumerate(contract.programs):
             for binding in program.bindings:
@@ -286,7 +337,7 @@ class Histories:
 
     def contents(self) -> tuple[np.ndarray, ...]:
         """All that programs write."""
-        return (*self.rows, *self.saved_rows, self.saved_pages, *self.pages, self.wanted)
+        return (*self.rows, *self.saved_rows, self.saved_pages, *self.pages, *self.scratch)
 
     @staticmethod
     def make_rows(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -298,6 +349,19 @@ class Histories:
         """Records, links."""
         return np.zeros((pages, tokens), np.uint64), np.zeros(pages, np.uint64)
 
+    def load_page(self, cache: np.ndarray, place: int) -> np.ndarray:
+        """What a page of group 0 holds, over all planes."""
+        links, latent, shifted, shifted_links = self.pages[:4]
+        return np.concatenate((cache[place], latent[place], shifted[place], links[place:place + 1],
+                               shifted_links[place:place + 1]))
+
+    def store_page(self, cache: np.ndarray, place: int, words: np.ndarray | np.uint64) -> None:
+        """Puts back what `load_page` gave, or one word everywhere."""
+        links, latent, shifted, shifted_links = self.pages[:4]
+        held = np.broadcast_to(words, 3 * cache.shape[1] + 2)
+        cache[place], latent[place], shifted[place] = held[:-2].reshape(3, -1)
+        links[place], shifted_links[place] = held[-2:]
+
     def clear(self, world: np.ndarray, frame: int, at: np.ndarray) -> None:
         """An initialising program."""
         for rows in self.by_slot:
@@ -306,14 +370,26 @@ class Histories:
     def follow(self, world: np.ndarray, frame: int, at: np.ndarray, program: int,
                table: np.ndarray, cache: np.ndarray, pending: np.ndarray,
                differ: np.ndarray) -> None:
-        """What comes before a program's own work."""
+        """What comes before a plain program's own work."""
         follow(world, frame, at, self.shape, table, cache, self.rows, self.pages,
-               self.views[program], pending, self.wanted, differ)
+               self.views[program], pending, self.scratch, differ)
+
+    def follow_round(self, world: np.ndarray, frame: int, at: np.ndarray, program: int,
+                     table: np.ndarray, cache: np.ndarray, pending: np.ndarray,
+                     endpoint: np.ndarray, drafts: np.ndarray, lengths: np.ndarray,
+                     differs: np.ndarray) -> None:
+        """What comes between a speculative program's proposals and their verification."""
+        follow_round(world, frame, at, self.shape, table, cache, self.rows, self.pages,
+                     self.views[program], pending, endpoint, drafts, lengths, self.scratch, differs)
+
+    def commit(self, world: np.ndarray, frame: int, at: np.ndarray) -> None:
+        """What comes behind the verification."""
+        commit_rows(world, frame, at, self.shape[ROWS], self.rows)
 
     def restore(self, world: np.ndarray, frame: int, at: np.ndarray, program: int,
                 table: np.ndarray, cache: np.ndarray) -> None:
         """What a restoring program does: updates every view, then copies pages."""
-        update_tables(world, frame, at, table, self.pages[4], self.pages[7], self.views[program])
+        update_tables(world, frame, at, table, self.pages, self.views[program])
         if at[SOURCE_PAGE_COPY_COUNT] >= 0:
             copy_pages(world, frame, at, cache, self.pages)
 

@@ -39,7 +39,7 @@ from helios_dod.executors.simulated_flight import (
     land,
     take_off,
 )
-from helios_dod.executors.simulated_rounds import run_round
+from helios_dod.executors.simulated_rounds import propose_round, verify_round
 from helios_dod.limits import COPY_QUEUES, EOS_MAX, FRAMES_MAX
 from helios_dod.terms import (
     COPY_FETCH,
@@ -131,6 +131,7 @@ class SimulatedExecutor:
         # proposal_confidence: by frame, then submitted row
         self.confidence = np.zeros((FRAMES_MAX, slots, drafts), np.float32)
         self.differ = np.zeros(geometry.lanes, np.uint64)
+        self.differs = np.zeros((geometry.lanes, 1 + drafts), np.uint64)
         others = self.contract.cache.stateful or self.contract.cache.view_pages > 0
         self.histories = Histories(self.contract, geometry, staging_first) if others else None
         self.at = np.full((len(self.contract.programs), SOURCES), NONE, np.int64)
@@ -152,17 +153,23 @@ class SimulatedExecutor:
 
     def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
         """Shadow contents of the tiers."""
-        self.memory = np.zeros((memory_pages, self.page_tokens), np.uint64)
+        self.memory = np.zeros((memory_pages, self.page_words), np.uint64)
         if disk is not None:
-            self.disk = np.frombuffer(disk, np.uint64).reshape(-1, self.page_tokens)
+            self.disk = np.frombuffer(disk, np.uint64).reshape(-1, self.page_words)
+
+    @property
+    def page_words(self) -> int:
+        """64-bit words of a page's records, over all histories of page group 0."""
+        if self.histories is None:
+            return self.page_tokens
+        return len(self.histories.load_page(self.cache, 0))
 
     def copy(self, queue: int, first: int, end: int) -> None:
         """Queues copies behind those before them. What is copied shows at its end; before, the
         place that it goes to holds nothing of use."""
         queued = self._copies[queue]
         for number in range(first, end):
-            target, place = self._ends_of(queue, number)[1]
-            target[place] = mix(np.uint64(number))
+            self._fill(*self._ends_of(queue, number)[1], np.uint64(mix(np.uint64(number))))
             failed, late_ns = self.fault()
             began = max(queued[-1][0] if queued else 0, self.clock())
             queued.append((began + self.copy_cost(queue) + late_ns, number, failed))
@@ -191,7 +198,17 @@ class SimulatedExecutor:
         return self._copied[queue]
 
     def _move(self, source: tuple[np.ndarray, int], target: tuple[np.ndarray, int]) -> None:
-        target[0][target[1]] = source[0][source[1]]
+        contents, place = source
+        if contents is self.cache and self.histories is not None:
+            self._fill(*target, self.histories.load_page(contents, place))
+        else:
+            self._fill(*target, contents[place])
+
+    def _fill(self, contents: np.ndarray, place: int, words: np.ndarray | np.uint64) -> None:
+        if contents is self.cache and self.histories is not None:
+            self.histories.store_page(contents, place, words)
+        else:
+            contents[place] = words
 
     def in_flight(self) -> list[list[int]]:
         """[end, sequence, frame, program] of each program, oldest first."""
@@ -241,11 +258,21 @@ class SimulatedExecutor:
         lag = self.contract.cache.cursor_lag_tokens if chosen.cursor else NONE
         refused = self.refusals > 0
         self.refusals -= refused
-        run_round(self.world, frame, self.at[program], chosen.drafts, chosen.packed,
-                  self.page_tokens, self.contract.vocabulary, lag, refused, self.accept,
-                  EMPTY_HISTORY, self.table, self.cache, self.pending, self.endpoint,
-                  self.seeds, self.limits, self.minimums, self.stops, self.generated, self.status,
-                  self.drafts, self.confidence[frame], self.lengths)
+        at, others = self.at[program], self.histories
+        propose_round(self.world, frame, at, chosen.drafts, chosen.packed, self.page_tokens,
+                      self.contract.vocabulary, self.accept, EMPTY_HISTORY, self.table, self.cache,
+                      self.pending, self.endpoint, self.seeds, self.drafts, self.confidence[frame],
+                      self.lengths)
+        if others is not None:
+            others.follow_round(self.world, frame, at, program, self.table, self.cache,
+                                self.pending, self.endpoint, self.drafts, self.lengths,
+                                self.differs)
+        verify_round(self.world, frame, at, self.page_tokens, self.contract.vocabulary, lag,
+                     refused, EMPTY_HISTORY, self.table, self.cache, self.pending, self.endpoint,
+                     self.seeds, self.limits, self.minimums, self.stops, self.generated,
+                     self.status, self.drafts, self.lengths, self.differs)
+        if others is not None:
+            others.commit(self.world, frame, at)
 
     def poison(self, slot: int) -> None:
         """Makes a slot's logits non-finite, as a fault would: its next programs report that."""
@@ -260,8 +287,8 @@ class SimulatedExecutor:
     def contents(self) -> tuple[np.ndarray, ...]:
         """All that programs and copies write."""
         others = () if self.histories is None else self.histories.contents()
-        return (*self.plain, self.drafts, self.lengths, self.confidence, self.memory, self.disk,
-                self.flight, *others)
+        return (*self.plain, self.drafts, self.differs, self.lengths, self.confidence, self.memory,
+                self.disk, self.flight, *others)
 
     def save(self) -> SavedDevice:
         """All that is on the device and in flight, and the time."""

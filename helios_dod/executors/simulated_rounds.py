@@ -103,7 +103,7 @@ def propose(words, at, lane, count, start, history, seed, vocabulary, accept, dr
 
 @kernel
 def verify(lane, start, length, slot, page_tokens, vocabulary, table, cache, pending, drafts, seeds,
-           limits, minimums, stops, generated, status, history, tokens):
+           limits, minimums, stops, generated, status, history, differ, tokens):
     """Writes the records of all target rows; commits drafts while each equals what the target
     draws. The tokens that were emitted: their number."""
     token, emitted, going = pending[slot], 0, status[slot] == STATUS_RUNNING
@@ -111,7 +111,7 @@ def verify(lane, start, length, slot, page_tokens, vocabulary, table, cache, pen
         history = record(history, token)
         place = start + i
         cache[table[slot, place // page_tokens], place % page_tokens] = history
-        drawn = draw(history, seeds[slot], vocabulary)
+        drawn = draw(history ^ differ[i], seeds[slot], vocabulary)
         if going:
             tokens[emitted] = drawn
             emitted += 1
@@ -137,15 +137,13 @@ def lengths_of(words, at, lanes, packed, confidence, lengths):
 
 
 @kernel
-def run_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, lag, refused, accept,
-              empty, table, cache, pending, endpoint, seeds, limits, minimums, stops, generated,
-              status, drafts, confidence, lengths):
-    """One complete speculative program. refused: a rank rejects the cohort, nothing is committed.
+def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, accept, empty,
+                  table, cache, pending, endpoint, seeds, drafts, confidence, lengths):
+    """The first half of a complete speculative program: drafts and target rows of each lane.
 
-    lag: of the draft cursor, -1 without one. drafts, confidence: [lanes, drafts] of this frame;
-    lengths: [lanes]."""
-    words, done = world[0].staging.words[frame], world[0].completions
-    lanes, rows = words[at[SOURCE_LIVE_LANES]], 0
+    drafts, confidence: [lanes, drafts] of this frame; lengths: [lanes]."""
+    words = world[0].staging.words[frame]
+    lanes = words[at[SOURCE_LIVE_LANES]]
     update_table(words, at, table)
     for lane in range(lanes):
         slot = words[at[SOURCE_SLOT] + lane]
@@ -156,6 +154,17 @@ def run_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, la
         propose(words, at, lane, draft_count, start, record(history, pending[slot]), seeds[slot],
                 vocabulary, accept, drafts, confidence)
     lengths_of(words, at, lanes, packed, confidence, lengths)
+
+
+@kernel
+def verify_round(world, frame, at, page_tokens, vocabulary, lag, refused, empty, table, cache,
+                 pending, endpoint, seeds, limits, minimums, stops, generated, status, drafts,
+                 lengths, differs):
+    """The second half: target rows, accepted tokens, completion. refused: a rank rejects the
+    cohort, nothing is committed. lag: of the draft cursor, -1 without one. differs: [lanes, rows],
+    what other histories disagree in behind each target row, 0: nothing."""
+    words, done = world[0].staging.words[frame], world[0].completions
+    lanes, rows = words[at[SOURCE_LIVE_LANES]], 0
     for lane in range(lanes):
         slot, emitted = words[at[SOURCE_SLOT] + lane], 0
         start = endpoint[slot]
@@ -163,7 +172,8 @@ def run_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, la
             emitted = verify(
                 lane, start, lengths[lane], slot, page_tokens, vocabulary, table, cache, pending,
                 drafts, seeds, limits, minimums, stops, generated, status,
-                history_at(start, slot, page_tokens, table, cache, empty), done.tokens[frame, lane])
+                history_at(start, slot, page_tokens, table, cache, empty), differs[lane],
+                done.tokens[frame, lane])
         endpoint[slot] = start + emitted
         rows += lengths[lane]
         done.slot[frame, lane] = slot

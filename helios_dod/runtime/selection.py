@@ -8,7 +8,7 @@ from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
 from helios_dod.executors import base
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import HUGE, LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
+from helios_dod.limits import FRAMES_MAX, HUGE, LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.terms import (
     OP_DECODE,
@@ -154,15 +154,17 @@ def require_programs(contract: PreparedContract, slots: int, prefill: int, host:
 
 
 def choose_windowed(
-    contract: PreparedContract, slots: int, most: int, prefill: int,
+    contract: PreparedContract, slots: int, most: int, prefill: int, width: int,
 ) -> tuple[int, int]:
     """Pages of group 1, and how many of them one request holds at most. There is what every slot
-    can hold at once, so that none ever waits for one, and as much for snapshots as slots have."""
+    can hold at once, so that none ever waits for one, and as much for snapshots as slots have.
+    width: tokens of a lane of the widest program that generates."""
     window, tokens = contract.cache.window_tokens, contract.cache.page_tokens
     if window == 0:
         return 0, 0
     seen, longest = -(-window // tokens), -(-most // tokens)
-    held, in_flight = min(seen + WINDOW_SPARE, longest), 2 * -(-prefill // tokens)
+    spare = max(WINDOW_SPARE, 1 + -(-FRAMES_MAX * width // tokens))
+    held, in_flight = min(seen + spare, longest), 2 * -(-prefill // tokens)
     pages = slots * held + in_flight + min(contract.snapshots, slots) * seen
     return pages, min(held + in_flight, longest)
 
@@ -266,7 +268,8 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     loaded = [contract.programs[index] for index in programs]
     page_tokens = contract.cache.page_tokens
     view = contract.cache.view_pages
-    windowed, window_pages = choose_windowed(contract, slots, most, prefill)
+    width = max(p.width for p in loaded)
+    windowed, window_pages = choose_windowed(contract, slots, most, prefill, width)
     pages = choose_pages(page_bytes, slots * (-(-most // page_tokens) + 2 * view), options,
                          windowed * contract.cache.windowed_page_bytes)
     context = choose_context(contract, options, pages)
@@ -285,7 +288,7 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         windowed_pages=windowed, window_pages=window_pages, snapshots=contract.snapshots)
     tiers = choose_tiers(page_bytes, geometry.pages, options)
     limits = choose_limits(
-        options.size, geometry, context, max(p.width for p in loaded), len(contract.programs),
+        options.size, geometry, context, width, len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry),
         -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0, sum(tiers))
     if geometry.pages > limits.pages_max:

@@ -301,6 +301,9 @@ def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
                     f"snapshots[{first}]: bucket {bucket}")
             first = s["bucket_next"][first]
     require(sorted(found) == np.nonzero(ready)[0].tolist(), f"snapshots: in buckets {found}")
+    for row in np.nonzero(ready & (read > 0) & (s["page"][:rows] != NO_ROW))[0]:
+        require(w["pages"]["references"][s["page"][row]] > 0,
+                f"snapshots[{row}] is read, but its page {s['page'][row]} is idle")
     pages = s["page"][:rows][ready]
     return np.bincount(pages[pages != NO_ROW], minlength=page_rows)
 
@@ -343,8 +346,10 @@ def check_cache(w: np.void) -> None:
     state = p["state"][:rows]
     shared = state >= PAGE_IMMUTABLE
     near = shared & (state <= PAGE_FETCHING) & (state != PAGE_LEAVING)
-    children, behind = check_snapshots(w, rows), np.zeros(rows, int)
-    require(not children[~(shared & (state <= PAGE_LEAVING))].any(),
+    pinned, none = check_snapshots(w, rows), np.zeros(rows, int)
+    tiered = w["tiers"]["place_count"][TIER_MEMORY] > 0
+    children, behind = (none, pinned.copy()) if tiered else (pinned.copy(), none)
+    require(not pinned[~(shared & (tiered | (state <= PAGE_LEAVING)))].any(),
             "snapshots: one stands behind a page that is not on the device")
     for page in np.nonzero(shared)[0]:
         parent = int(p["parent"][page])

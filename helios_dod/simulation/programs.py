@@ -187,8 +187,11 @@ class Builder:
             program.body = 3
             program.draft_tokens, program.token_capacity = spoken.drafts, spoken.width
             program.confidence_width = spoken.drafts if spoken.confidence else 0
+        rows = self.kinds.state_rows
+        if spoken is not None and self.kinds.stateful:
+            rows += rows * spoken.width  # the state behind each target row, until one is committed
         graph = self.model.graphs.add(program=name, operation=operation,
-                                      state_rows_per_request=self.kinds.state_rows)
+                                      state_rows_per_request=rows)
         for title, source in SCALARS[:3] if operation == manifest.INITIALIZE else SCALARS:
             self.bind(graph, title, source, 0, 1, contract.SCALAR)
         return graph
@@ -209,6 +212,9 @@ class Builder:
                       manifest.LANES, spoken.drafts, contract.SUBMISSION_ROW)
         for title, source in lanes:
             self.bind(graph, title, source, manifest.LANES, 1, contract.SUBMISSION_ROW)
+        for title, rows in self.state_columns(manifest.SPECULATIVE):
+            self.bind(graph, title, rows, manifest.LANES, 1, contract.ACTIVE_ROW)
+        self.bind_views(graph)
         self.bind(graph, "page_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
                   contract.SCALAR)
         if spoken.confidence:

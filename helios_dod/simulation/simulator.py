@@ -55,8 +55,8 @@ from helios_dod.terms import (
 )
 from helios_dod.world import boot, digest
 
-PAGE_BYTES = 128  # shadow records of 16 tokens
-
+PAGE_BYTES = 128  # shadow records of 16 tokens, as capacities are counted
+WORD_BYTES = 8
 TURNS_TOKENS = 150  # of a text that another goes on behind
 
 
@@ -153,7 +153,8 @@ class Simulator:
         self.workload = workload or swarm(self.rng)
         self.walked, self.vocabulary = walked, vocabulary
         if drafting is None:  # part of the swarm, unless a test asks for its own load
-            drafting = Drafting() if workload or kinds.others else swarm_drafting(self.rng)
+            rng = random.Random(f"drafting of {seed}") if kinds.others else self.rng
+            drafting = Drafting() if workload else swarm_drafting(rng)
         self.drafting = drafting
         rounds = self.drafting.rounds
         if rounds is None:
@@ -162,7 +163,8 @@ class Simulator:
                                            self.drafting.cursor_lag if rounds else None, kinds)
         contract = decode(serving, manifest)
         memory_bytes, disk_bytes = self.tiers()
-        windowed, _ = choose_windowed(contract, lanes, context, packed)
+        widest = max(program.width for program in contract.programs)
+        windowed, _ = choose_windowed(contract, lanes, context, packed, widest)
         cache_bytes = pages * PAGE_BYTES + windowed * contract.cache.windowed_page_bytes
         options = Options(size=size, frames=frames, host_pending=host_pending,
                           cache_bytes=cache_bytes, offload_bytes=memory_bytes,
@@ -180,7 +182,8 @@ class Simulator:
                                           self.drafting.accept)
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
         if selection.memory_pages:
-            disk = mmap.mmap(-1, disk_bytes) if disk_bytes else None
+            nbytes = selection.disk_pages * self.executor.page_words * WORD_BYTES
+            disk = mmap.mmap(-1, nbytes) if nbytes else None
             self.executor.back(selection.memory_pages, disk)
         self.executor.copy_cost = CopyCost(self.workload.copy_ns, 4 * self.workload.copy_ns)
         self.executor.fault = self.fault

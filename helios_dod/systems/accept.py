@@ -153,6 +153,7 @@ def learn_drafts(world, frame, lane):
     slot = world[0].lanes.slot[frame, lane]
     if done.status[frame, lane] != STATUS_RUNNING:
         offered = accepted  # an end cut the drafts behind it, they were not refused
+    counters.state_rollbacks += world[0].settings.stateful == 1 and accepted < offered
     counters.drafts_offered += offered
     counters.drafts_accepted += accepted
     if copied > 0:

@@ -83,6 +83,7 @@ def take_matched(world, row, slot):
         endpoint = world[0].snapshots.endpoint[snapshot]
         hold_snapshot(world, snapshot)
         note_saved(world, snapshot)
+        world[0].counters.snapshot_hits_away += slots.restoring[slot] > 0
         slots.restore[slot] = snapshot
         restore_window(world, slot, snapshot)
     slots.consumed[slot] = endpoint

@@ -1,11 +1,12 @@
 """evict: free pages for the next frame, least recently released content first.
 
-Pages and snapshots stand in one order of last use. A snapshot keeps the pages of its text on the
-device and goes when it is the oldest of both; then its pages are the next.
+Behind a device without tiers content is dropped. Pages and snapshots stand in one order of last use
+there: a snapshot keeps the pages of its text on the device and goes when it is the oldest of both;
+then its pages are the next.
 
-Behind a device without tiers content is dropped, and so it is where texts go on from snapshots.
-With host memory it is copied there, and from there to disk; a place is free when its copy has
-ended, so some are kept free ahead."""
+With host memory pages are copied there, and from there to disk; a place is free when its copy has
+ended, so some are kept free ahead. Snapshots stay while their pages go and come, until those are
+dropped."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
@@ -20,8 +21,13 @@ from helios_dod.tables.pages import (
     rest_page,
     unlist_evictable,
 )
-from helios_dod.tables.snapshots import evict_snapshot, oldest_behind_page
-from helios_dod.tables.tiers import cheaper, list_page, take_place, unlist_page
+from helios_dod.tables.snapshots import (
+    evict_behind,
+    evict_snapshot,
+    oldest_behind_page,
+    snapshots_behind,
+)
+from helios_dod.tables.tiers import cheaper, list_page, take_place, tiered, unlist_page
 from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_SINK,
@@ -70,7 +76,8 @@ def demand(world, tokens):
 
 @kernel
 def drop_first(world, tier):
-    """Drops the least recently released page of a tier that nothing is behind; False without one.
+    """Drops the least recently released page of a tier that no page is behind, and the snapshots
+    that are; False without one.
 
     One that a failed copy left in front of pages behind it goes to the end of the list."""
     tiers, pages = world[0].tiers, world[0].pages
@@ -79,7 +86,8 @@ def drop_first(world, tier):
         if page == NO_ROW:
             return False
         unlist_page(world, tier, page)
-        if pages.behind[page] + pages.children[page] == 0:
+        if pages.behind[page] + pages.children[page] == snapshots_behind(world, page):
+            evict_behind(world, page)
             drop_page(world, page)
             if tier == TIER_MEMORY:
                 world[0].counters.pages_dropped_memory += 1
@@ -101,8 +109,10 @@ def disk_place(world):
 
 @kernel
 def hollow(world, page, place):
-    """Puts the row of a page, and nothing that it held, on disk: it has pages behind it there."""
+    """Puts the row of a page, and nothing that it held, on disk: it has pages behind it there.
+    Snapshots behind it are worth nothing."""
     pages = world[0].pages
+    evict_behind(world, page)
     pages.place[page] = place
     pages.state[page] = PAGE_STORED
     pages.lost[page] = 1
@@ -127,7 +137,7 @@ def memory_place(world):
     if place != NO_ROW or page == NO_ROW:
         return place
     below = NO_ROW
-    if pages.behind[page] > 0:
+    if pages.behind[page] > snapshots_behind(world, page):
         below = disk_place(world)
     if below == NO_ROW:
         return take_place(world, TIER_MEMORY) if drop_first(world, TIER_MEMORY) else NO_ROW
@@ -145,7 +155,8 @@ def drop_oldest(world):
     pages, page = world[0].pages, world[0].pages.oldest
     if world[0].copies.leaving_count > 0:
         return False  # what is behind it may be in that copy
-    if pages.behind[page] == 0:
+    if pages.behind[page] == snapshots_behind(world, page):
+        evict_behind(world, page)
         evict_oldest(world)
         return True
     place = disk_place(world)
@@ -243,13 +254,12 @@ def evict_windows(world):
 def evict(world):
     """Stops when nothing is idle; `preempt` takes over then."""
     pages, tiers, copies = world[0].pages, world[0].tiers, world[0].copies
-    stateful = world[0].settings.stateful
     if world[0].settings.window_tokens > 0:
         evict_windows(world)
     needed = demand(world, world[0].programs.round_width)
-    if tiers.place_count[TIER_MEMORY] == 0 or stateful == 1:
+    if not tiered(world):
         for _ in range(needed - pages.free_count):
-            if stateful == 1:
+            if world[0].settings.stateful == 1:
                 evict_older_snapshots(world)
             if pages.oldest == NO_ROW:
                 return

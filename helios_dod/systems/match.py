@@ -89,7 +89,8 @@ def usable(world, page, count):
     """(page, count) of a found chain without what was lost, or is cheaper to compute than to
     restore. Pages that are not on the device stand at its end."""
     pages = world[0].pages
-    if world[0].settings.view_pages > 0:  # what shifted views need is copied on the device
+    settings = world[0].settings
+    if settings.view_pages > 0 and settings.stateful == 0:  # they are copied on the device
         while page != NO_ROW and not resident(pages.state[page]):
             page = pages.parent[page]
             count -= 1

@@ -3,6 +3,7 @@ snapshots at the exact endpoints of programs that succeeded."""
 
 from helios_dod.limits import NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, system
+from helios_dod.tables.drafts import is_round
 from helios_dod.tables.pages import adopt_page, publish_page, reference_page, resident
 from helios_dod.tables.prefixes import chain, find_page
 from helios_dod.tables.snapshots import (
@@ -103,7 +104,8 @@ def keep_snapshot(world, slot, row, endpoint):
 
 @kernel
 def settle_snapshots(world, frame, lane):
-    """Ends what a lane of a finished frame had to do with snapshots."""
+    """Ends what a lane of a finished frame had to do with snapshots. Only programs that consume
+    exactly what they are given write any."""
     lanes = world[0].lanes
     slot, restored = lanes.slot[frame, lane], lanes.restore[frame, lane]
     written = lanes.snapshot[frame, lane]
@@ -113,6 +115,7 @@ def settle_snapshots(world, frame, lane):
         release_snapshot(world, restored)
     if written == NO_ROW:
         return
+    assert not is_round(world, world[0].frames.program[frame])
     endpoint = lanes.consumed[frame, lane] + lanes.query_length[frame, lane]
     published = world[0].slots.published_count[slot] >= endpoint // world[0].settings.page_tokens
     if (world[0].frames.error[frame] == 0 and published
@@ -123,7 +126,7 @@ def settle_snapshots(world, frame, lane):
 
 
 @system(
-    reads="settings.* frames.* lanes.* requests.* tokens.ids clock.tick",
+    reads="settings.* frames.* lanes.* programs.operation requests.* tokens.ids clock.tick",
     writes="slots.published_count slots.published_page slots.published_hash slots.pages "
            "pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest "
            "snapshots.* windows.references lanes.restore lanes.snapshot counters.pages_published "

@@ -103,16 +103,20 @@ def wanted(world, frame, lane, program, drawn):
 
 @kernel
 def extend_lane(world, frame, lane):
-    """One more token for a lane, if a page for it is left; True if it was."""
+    """One more token for a lane, if pages for it are left; True if they were."""
     frames, lanes, slots = world[0].frames, world[0].lanes, world[0].slots
-    slot, page_tokens = lanes.slot[frame, lane], world[0].settings.page_tokens
+    slot, settings = lanes.slot[frame, lane], world[0].settings
     end = slots.scheduled[slot] + lanes.query_length[frame, lane]
-    page = end // page_tokens + world[0].settings.view_pages
-    if end % page_tokens == 0 and page >= slots.page_count[slot]:
-        if frames.page_room[frame] < 1 or frames.update_room[frame] < 1:
-            return False
-        frames.page_room[frame] -= 1
-        frames.update_room[frame] -= 1
+    index, begins = end // settings.page_tokens, end % settings.page_tokens == 0
+    fresh = begins and index + settings.view_pages >= slots.page_count[slot]
+    windowed = begins and settings.window_tokens > 0 and index >= slots.window_end[slot]
+    if fresh and (frames.page_room[frame] < 1 or frames.update_room[frame] < 1):
+        return False
+    if windowed and frames.window_room[frame] < 1:
+        return False
+    frames.page_room[frame] -= fresh
+    frames.update_room[frame] -= fresh
+    frames.window_room[frame] -= windowed
     lanes.query_length[frame, lane] += 1
     lanes.ceiling[frame, lane] += 1
     return True
@@ -127,6 +131,7 @@ def widen(world, frame, program, drawn):
     rows, most = count, programs.packed[program]
     if programs.prefix_limit[program] == 1:
         most = count * programs.lane_limit[program]
+    frames.window_room[frame] -= count  # their first tokens may begin a page each
     for lane in range(count):
         lanes.wanted[frame, lane] = wanted(world, frame, lane, program, drawn)
     for depth in range(1, programs.lane_limit[program]):

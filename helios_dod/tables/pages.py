@@ -5,7 +5,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, i64, scalar, table, u8, u64
 from helios_dod.system import kernel
 from helios_dod.tables.prefixes import index_page, unindex_page
-from helios_dod.tables.tiers import give_place, list_page, unlist_page
+from helios_dod.tables.tiers import give_place, list_page, tiered, unlist_page
 from helios_dod.terms import (
     FREE,
     PAGE_FETCHING,
@@ -30,8 +30,9 @@ class Pages:
     so a free place means a free row. `references` is the number of page tables that name an
     immutable page and of slots whose published text it is part of. A page that is referenced has
     referenced ancestors; one on the device (IMMUTABLE to FETCHING) has its parent there. `children`
-    is the number of pages behind it that are on the device and not LEAVING, and of snapshots;
-    `behind` that of all other pages. The eviction list holds the IMMUTABLE pages without references
+    is the number of pages behind it that are on the device and not LEAVING, `behind` that of all
+    other pages. A snapshot counts among the latter where there are tiers, which its page may go to,
+    and else among the former. The eviction list holds the IMMUTABLE pages without references
     and children, least recently released first; `idle_count` is the number of IMMUTABLE and LEAVING
     ones without references. `promised_count` <= free_count + idle_count: pages that admitted
     requests may still take.
@@ -219,9 +220,12 @@ def child_goes(world, page):
 
 @kernel
 def pin_page(world, page):
-    """A snapshot stands behind a page, which stays on the device before it."""
+    """A snapshot stands behind a page: without tiers the page stays on the device before it."""
     pages = world[0].pages
     assert resident(pages.state[page]) and pages.state[page] >= PAGE_IMMUTABLE
+    if tiered(world):
+        pages.behind[page] += 1
+        return
     if (pages.children[page] == 0 and pages.references[page] == 0
             and pages.state[page] == PAGE_IMMUTABLE):
         unlist_evictable(world, page)
@@ -232,6 +236,10 @@ def pin_page(world, page):
 def unpin_page(world, page, age):
     """A snapshot behind a page has gone, at that age; the page may be the next."""
     pages = world[0].pages
+    if tiered(world):
+        pages.behind[page] -= 1
+        assert pages.behind[page] >= 0
+        return
     pages.children[page] -= 1
     assert pages.children[page] >= 0
     if (pages.children[page] == 0 and pages.references[page] == 0

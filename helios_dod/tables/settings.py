@@ -75,6 +75,8 @@ class Counters:
     snapshots_dropped: scalar(i64)
     snapshots_evicted: scalar(i64)
     snapshot_hits: scalar(i64)
+    snapshot_hits_away: scalar(i64)  # of them, behind pages that were in a tier
+    state_rollbacks: scalar(i64)  # rounds of a lane that committed state before what it offered
     slots_full: scalar(i64)
     barrier_grammar: scalar(i64)  # frames not composed because a constrained lane waits alone
     constrained_submitted: scalar(i64)  # frames with a constrained lane

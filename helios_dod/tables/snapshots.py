@@ -17,8 +17,9 @@ class Snapshots:
 
     The page stands for the text up to it, which was compared token by token when it was published;
     so a hit is confirmed by the page, the tokens past it and, where there is no page, the salt.
-    Invariants: FREE + WRITING + READY rows = snapshot_count. A READY one pins its page like a page
-    behind it. `readers` counts slots that restore from it, up to the fence. The eviction list
+    Invariants: FREE + WRITING + READY rows = snapshot_count. A READY one keeps the row of its page,
+    like a page behind it, and without tiers the page on the device. The page of one that is read is
+    referenced. `readers` counts slots that restore from it, up to the fence. The eviction list
     holds the READY ones without readers, least recently used first.
     """
 
@@ -206,6 +207,29 @@ def evict_snapshot(world, row):
     world[0].pages.epoch += 1
     free_snapshot(world, row)
     world[0].counters.snapshots_evicted += 1
+
+
+@kernel
+def snapshots_behind(world, page):
+    """Snapshots right behind a page."""
+    snapshots, count = world[0].snapshots, 0
+    row = snapshots.buckets[bucket_of(world, page)]
+    while row != NO_ROW:
+        count += snapshots.page[row] == page
+        row = snapshots.bucket_next[row]
+    return count
+
+
+@kernel
+def evict_behind(world, page):
+    """Frees the snapshots right behind a page that no text has, so that none is read."""
+    snapshots = world[0].snapshots
+    row = snapshots.buckets[bucket_of(world, page)]
+    while row != NO_ROW:
+        following = snapshots.bucket_next[row]
+        if snapshots.page[row] == page:
+            evict_snapshot(world, row)
+        row = following
 
 
 @kernel

@@ -3,6 +3,7 @@
 from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, i64, scalar, table
 from helios_dod.system import kernel
+from helios_dod.terms import TIER_MEMORY
 
 OBSERVED_PAGES = 4096  # copies that a tier's means look back on
 OBSERVED_TOKENS = 65_536  # prefilled tokens that their mean looks back on
@@ -29,6 +30,12 @@ class Tiers:
     refused_count: i64  # hits that computing was cheaper for
     prefill_ns: scalar(i64)  # what the newest prefills took,
     prefill_tokens: scalar(i64)  # and how many tokens they were
+
+
+@kernel
+def tiered(world):
+    """Is there any tier behind the device?"""
+    return world[0].tiers.place_count[TIER_MEMORY] > 0
 
 
 @kernel

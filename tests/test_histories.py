@@ -1,0 +1,307 @@
+"""All kinds of history in the simulator: rounds of several tokens, tiers, preemption, the cache and
+frames in flight change nothing that a request is answered; committed state is exact."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helios_dod.executors.simulated_device import EMPTY_HISTORY, record
+from helios_dod.limits import NO_ROW
+from helios_dod.simulation.invariants import Violation, require
+from helios_dod.simulation.kinds import Kinds
+from helios_dod.simulation.simulator import Drafting, Live, Simulator, Workload
+from helios_dod.terms import (
+    OP_SPECULATIVE,
+    PAGE_LEAVING,
+    SNAPSHOT_READY,
+    SOURCE_STATE_ROW,
+)
+
+PLAIN = Kinds()
+HYBRID = Kinds(recurrent=True, continuation=True, snapshots=8)
+WINDOWED = Kinds(window=30, snapshots=8)  # nothing is kept of a page that is not complete
+EVERYTHING = Kinds(recurrent=True, latent=4, window=24, shift=2, state_rows=2, snapshots=8)
+KINDS = [
+    pytest.param(PLAIN, id="paged"),
+    pytest.param(HYBRID, id="recurrent and continuation"),
+    pytest.param(Kinds(recurrent=True, snapshots=8, state_rows=3), id="recurrent, whole pages"),
+    pytest.param(Kinds(latent=8, snapshots=8), id="latent"),
+    pytest.param(WINDOWED, id="window, whole pages"),
+    pytest.param(Kinds(window=5, continuation=True, snapshots=8), id="small window"),
+    pytest.param(Kinds(shift=1), id="shifted view"),
+    pytest.param(EVERYTHING, id="all kinds"),
+]
+STATEFUL = [param for param in KINDS if param.values[0].stateful]
+# Every request is answered whole, so that two runs can be compared.
+WHOLE = Workload(
+    arrival=0.3, cancel=0.0, deadline=0.0, stops=0.0, ignore_eos=0.5, shared=1.0, turns=0.9,
+    scored=0.1, grammar=0.0, salted=0.0, oversize=0.0, drain=1.0, prompt_max=40, output_max=40,
+    priority_max=0)
+ROUNDS = Drafting(width=4, accept=70, cursor_lag=1, history=True, refuse=0.05)
+TIERS = {"memory_pages": 5, "disk_pages": 8, "copy_ns": 20}
+
+
+class Asked(Simulator):
+    """Sends given requests, one a tick while there is room, and keeps what they are answered."""
+
+    def __init__(self, made, **fields):
+        super().__init__(1, **fields)
+        self.planned, self.answers = list(made), {}
+
+    def send(self, arrivals):
+        if self.planned and self.edge.submit(self.planned[0]):
+            submission = self.planned.pop(0)
+            self.live[submission.tag] = Live(submission, [])
+
+    def judge(self, live, reason, *rest):
+        super().judge(live, reason, *rest)
+        self.answers[live.submission.tag] = (reason, tuple(live.tokens), tuple(live.scores))
+
+
+def planned(seed, kinds, count):
+    """Requests of a seed, drawn by running it once: prompts go on behind earlier answers."""
+    first = Simulator(seed, walked=False, kinds=kinds, workload=WHOLE)
+    made, draw = [], first.request
+
+    def note():
+        made.append(draw())
+        return made[-1]
+
+    first.request = note
+    while len(made) < count:
+        first.tick()
+    return [replace(request, tag=tag) for tag, request in enumerate(made, 1)]
+
+
+def answers(made, tiers=None, **fields):
+    """What a simulator answers to requests; the simulator."""
+    simulator = Asked(made, walked=False, workload=replace(WHOLE, **(tiers or {})), **fields)
+    while simulator.planned or simulator.live:
+        simulator.tick()
+        check_state(simulator)
+        require(int(simulator.world[0]["clock"]["tick"]) < 30_000, "requests never end")
+    simulator.run(0)
+    return simulator.answers, simulator
+
+
+def count(simulator, name):
+    return int(simulator.world[0]["counters"][name])
+
+
+def text_behind(world, row):
+    """Tokens that a READY snapshot's state has consumed, by the pages before it and its own."""
+    tokens, s, pages = [], world["snapshots"], world["pages"]
+    page, size = int(s["page"][row]), int(world["settings"]["page_tokens"])
+    while page != NO_ROW:
+        tokens = pages["ids"][page, :size].tolist() + tokens
+        page = int(pages["parent"][page])
+    return tokens + s["ids"][row, : int(s["endpoint"][row]) - len(tokens)].tolist()
+
+
+def check_state(simulator):
+    """State rows of every READY snapshot are those of exactly its text."""
+    w, histories = simulator.world[0], simulator.executor.histories
+    if histories is None or not simulator.kinds.stateful:
+        return
+    stride = int(w["settings"]["state_rows"])
+    for row in np.nonzero(w["snapshots"]["state"] == SNAPSHOT_READY)[0]:
+        text = text_behind(w, row)
+        require(len(text) == int(w["snapshots"]["endpoint"][row]), f"snapshots[{row}]: its text")
+        whole = w["settings"]["partial"] or len(text) % int(w["settings"]["page_tokens"]) == 0
+        require(bool(whole), f"snapshots[{row}].endpoint {len(text)}, inside a page")
+        history = np.uint64(EMPTY_HISTORY)
+        for token in text:
+            history = np.uint64(record(history, np.int32(token)))
+        for r in range(simulator.kinds.state_rows):
+            held = histories.saved_rows[0][row * stride + r]
+            require(held == history, f"snapshots[{row}]: row {r} is not the state behind its text")
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_equal(kinds):
+    """Cached = cold, preempted = not, offloaded = resident, two frames = one, width W = width 1."""
+    made = planned(7, kinds, 40)
+    reference, cold = answers(made, kinds=replace(kinds, snapshots=0), frames=1, pages=60)
+    assert len(reference) == 40 and count(cold, "preempted") == 0
+    ways = {
+        "cached": {"pages": 60, "frames": 1}, "two frames": {"pages": 60},
+        "preempted": {"pages": 10}, "offloaded": {"pages": 13, "tiers": TIERS},
+        "rounds": {"pages": 24, "drafting": ROUNDS},
+        "rounds offloaded": {"pages": 13, "tiers": TIERS, "drafting": ROUNDS}}
+    found = {}
+    for name, fields in ways.items():
+        found[name], simulator = answers(made, kinds=kinds, **fields)
+        assert found[name] == reference, name
+        ways[name] = simulator
+    for name in ("cached", "offloaded", "rounds"):
+        assert count(ways[name], "prompt_tokens_cached") > 0
+        assert not kinds.stateful or count(ways[name], "snapshot_hits") > 0, name
+    assert count(ways["preempted"], "preempted") > 0
+    for name in ("rounds", "rounds offloaded"):
+        assert count(ways[name], "rounds_speculative") > 0
+        assert not kinds.stateful or count(ways[name], "state_rollbacks") > 0
+    for name in ("offloaded", "rounds offloaded"):
+        assert count(ways[name], "pages_offloaded") > 0
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_rounds_and_tiers_walked_equal_fused(kinds):
+    """Invariants and write-sets hold after every system; the fused tick leaves the same bytes."""
+    load = replace(WHOLE, cancel=0.02, stops=0.1, grammar=0.1, drain=0.7, arrival=0.5, **TIERS)
+    made = {"kinds": kinds, "workload": load, "drafting": ROUNDS, "pages": 14}
+    walked = Simulator(3, walked=True, **made)
+    fused = Simulator(3, walked=False, **made)
+    assert walked.run(120) == fused.run(120)
+    assert count(walked, "rounds_speculative") > 0 and count(walked, "pages_offloaded") > 0
+
+
+@pytest.mark.parametrize("kinds", STATEFUL)
+def test_snapshots_whose_pages_are_away_are_hit(kinds):
+    """Pages that belong to a snapshot leave and come back; it stays, and its text goes on from it.
+    Copies fail and are late, requests are cancelled."""
+    totals = dict.fromkeys(
+        ("snapshot_hits_away", "pages_restored_memory", "pages_dropped_memory", "copies_failed",
+         "snapshots_evicted"), 0)
+    for seed in range(40, 46):
+        load = replace(
+            WHOLE, arrival=0.1, cancel=(0.0, 0.1)[seed % 2], copy_failure=(0.0, 0.1)[seed % 2],
+            copy_late=0.1, memory_pages=(4, 12, 16)[seed % 3], disk_pages=(0, 6)[seed % 2],
+            copy_ns=20)
+        simulator = Simulator(seed, walked=False, kinds=kinds, workload=load, pages=14,
+                              drafting=(Drafting(), ROUNDS)[seed // 2 % 2])
+        for _ in range(900):
+            simulator.tick()
+            check_state(simulator)
+        simulator.run(0)
+        for name in totals:
+            totals[name] += count(simulator, name)
+    assert all(totals.values()), totals
+
+
+def test_a_snapshot_goes_with_the_page_that_is_dropped():
+    """Behind one page of memory: what is dropped takes its snapshots with it, and nothing of them
+    is found again."""
+    load = replace(WHOLE, memory_pages=1, copy_ns=20)
+    simulator = Simulator(47, walked=True, kinds=HYBRID, workload=load, pages=11)
+    simulator.run(400)
+    assert count(simulator, "snapshots_evicted") > 0 and count(simulator, "pages_evicted") > 0
+
+
+def test_rounds_that_jump_over_page_boundaries_leave_no_inexact_state():
+    """Without storage for parts of pages only rounds that end on a boundary leave a snapshot."""
+    simulator = Simulator(5, walked=False, kinds=WINDOWED, workload=WHOLE,
+                          drafting=replace(ROUNDS, accept=95, refuse=0.0))
+    for _ in range(3000):
+        simulator.tick()
+        check_state(simulator)
+    assert count(simulator, "drafts_accepted") > 200
+    assert int(simulator.world[0]["snapshots"]["taken"].sum()) > 20
+
+
+def broken(simulator, ticks=4000):
+    """A run that must be noticed by an answer."""
+    with pytest.raises(Violation, match=r"got|not a prefix|shown of"):
+        simulator.run(ticks)
+
+
+def rounds(kinds, seed, accept=60, **load):
+    return Simulator(seed, walked=False, kinds=kinds, workload=replace(WHOLE, **load),
+                     drafting=replace(ROUNDS, accept=accept), pages=14)
+
+
+@pytest.mark.parametrize("kinds", [HYBRID, Kinds(latent=8, snapshots=8)], ids=["rows", "latent"])
+def test_canary_state_of_what_was_offered(kinds):
+    """Some commits of the state behind all that was offered, instead of what was accepted."""
+    simulator = rounds(kinds, 61)
+    histories, done = simulator.executor.histories, simulator.world[0]["completions"]
+    commit, wrong = histories.commit, []
+
+    def committing(world, frame, at):
+        kept = done["emitted"].copy()
+        refused = (kept[frame] > 0) & (kept[frame] <= done["offered"][frame])
+        live = int(world[0]["frames"]["lane_count"][frame])
+        if len(wrong) < 5 and refused[:live].any():
+            wrong.append(frame)
+            done["emitted"][frame] = np.where(refused, done["offered"][frame] + 1, kept[frame])
+        commit(world, frame, at)
+        done["emitted"][:] = kept
+
+    histories.commit = committing
+    broken(simulator)
+    assert wrong
+
+
+def test_canary_commit_of_a_refused_cohort():
+    """A device that commits state although a rank rejected the cohort."""
+    simulator = rounds(HYBRID, 62)
+    histories, done = simulator.executor.histories, simulator.world[0]["completions"]
+    commit = histories.commit
+
+    def committing(world, frame, at):
+        kept = done["emitted"].copy()
+        if not done["agreement"][frame]:
+            done["emitted"][frame] = 1
+        commit(world, frame, at)
+        done["emitted"][:] = kept
+
+    histories.commit = committing
+    broken(simulator)
+
+
+def test_canary_state_rows_of_another_slot():
+    """A round that is given the state rows of another slot."""
+    simulator = rounds(HYBRID, 63)
+    run = simulator.executor._run_round
+
+    def misled(frame, program):
+        words = simulator.world[0]["staging"]["words"][frame]
+        at = int(simulator.executor.at[program][SOURCE_STATE_ROW])
+        count = int(simulator.world[0]["frames"]["lane_count"][frame])
+        if count > 1:
+            words[at:at + 2] = words[at:at + 2][::-1].copy()
+        run(frame, program)
+
+    simulator.executor._run_round = misled
+    broken(simulator)
+
+
+@pytest.mark.parametrize("plane", ["latent", "links"])
+def test_canary_plane_left_behind_by_a_copy(plane):
+    """A copy between tiers that forgets one plane of the page."""
+    simulator = rounds(EVERYTHING, 64, **TIERS)
+    histories = simulator.executor.histories
+    store, tokens = histories.store_page, simulator.executor.page_tokens
+
+    def forgetting(cache, place, words):
+        if np.ndim(words):
+            words = words.copy()
+            words[slice(tokens, 2 * tokens) if plane == "latent" else slice(-2, -1)] = 7
+        store(cache, place, words)
+
+    histories.store_page = forgetting
+    broken(simulator)
+
+
+def test_canary_snapshot_that_outlives_its_page():
+    """A snapshot that is still behind a page which was dropped is noticed at the next check."""
+    simulator = Simulator(65, walked=True, kinds=HYBRID, workload=replace(WHOLE, **TIERS), pages=14)
+    s = simulator.world[0]["snapshots"]
+    while not ((s["state"] == SNAPSHOT_READY) & (s["page"] != NO_ROW)).any():
+        simulator.tick()
+    row = int(np.nonzero((s["state"] == SNAPSHOT_READY) & (s["page"] != NO_ROW))[0][0])
+    simulator.world[0]["pages"]["behind"][s["page"][row]] -= 1
+    with pytest.raises((Violation, AssertionError)):
+        simulator.tick()
+
+
+def test_rounds_are_given_rows_of_their_own():
+    """Speculative programs need more state rows than others; all requests and snapshots have as
+    many as the most of them, and what is loaded decides."""
+    simulator = rounds(EVERYTHING, 1)
+    programs = simulator.executor.contract.programs
+    most = max(p.state_rows_per_request for p in programs)
+    assert most == 2 * (1 + 4)
+    assert {p.state_rows_per_request for p in programs if p.operation != OP_SPECULATIVE} == {2}
+    assert int(simulator.world[0]["settings"]["state_rows"]) == most
+    assert int(simulator.world[0]["pages"]["state"].max()) <= PAGE_LEAVING
