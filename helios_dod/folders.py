@@ -1,7 +1,15 @@
 """Where this user's files live: caches that can be made again, and settings that cannot."""
 
 import os
+from argparse import ArgumentTypeError
 from pathlib import Path
+
+
+def named_path(text: str) -> Path:
+    """A path of the command line; an empty one would be this folder."""
+    if not text:
+        raise ArgumentTypeError("expected a path, got an empty text")
+    return Path(text)
 
 
 def cache_home() -> Path:

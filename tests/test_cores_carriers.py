@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from helios_dod.cores import remote
 from helios_dod.cores.chunks import AHEAD, in_parallel
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.layout import CHUNK_NBYTES
-from helios_dod.cores.padding import check_padding
 from helios_dod.cores.places import Remote
 from helios_dod.cores.reader import open_core
 from helios_dod.cores.sealed import Cipher, sealed_nbytes
@@ -49,8 +49,7 @@ def load(path, trust=False):
     """Everything that a server reads, as comparable values."""
     core = open_core(path)
     manifest = core.manifest()
-    weights = core.weights(trust)
-    check_padding(manifest, weights)
+    weights = core.weights(trust, manifest=manifest)
     table = core.token_bytes()
     return (core.prepared(manifest), core.tokenizer(), core.chat_template(), table.data.tobytes(),
             {name: data.tobytes() for name, data in weights.items()})
@@ -341,10 +340,10 @@ ENDLESS = {  # what comes once, what comes again and again, and seconds between
 
 @pytest.mark.parametrize("once, again, pause", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_server_that_never_ends_is_not_waited_for(monkeypatch, once, again, pause):
-    """Each byte comes within the time of one read; all of them would take for ever."""
+    """Each byte comes within the time of one read; all of them would take for ever. The attempt
+    that has all the time is the only one."""
     monkeypatch.setattr(remote, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(remote, "RATE_MIN", 1 << 20)
-    monkeypatch.setattr(remote, "ATTEMPTS", 2)
 
     def answer(connection):
         with connection, contextlib.suppress(OSError):
@@ -355,16 +354,15 @@ def test_a_server_that_never_ends_is_not_waited_for(monkeypatch, once, again, pa
                 time.sleep(pause)
 
     def serve(listener):
-        for _ in range(remote.ATTEMPTS):
-            answer(listener.accept()[0])
+        answer(listener.accept()[0])
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
         server = threading.Thread(target=serve, args=(listener,), daemon=True)
         server.start()
-        with pytest.raises(CoreError, match=r"cannot be fetched: no whole answer within 0\.2 s"
-                           ) as caught:
-            remote.read_range(Remote(url), 0, 40960, 40960)
+        with pytest.raises(CoreError, match=r"cannot be fetched: no whole answer in time; the last "
+                                            r"attempt had 0\.2 s") as caught:
+            remote.read_range(Remote(url), 0, 40960, 40960, remote.deadline(40960))
         assert url in str(caught.value)
         server.join()
 
@@ -376,7 +374,7 @@ def test_a_server_that_is_silent_is_not_waited_for(monkeypatch):
         for scheme in ("http", "https"):
             url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/x"
             with pytest.raises(CoreError, match=r"no byte within 0\.1 s"):
-                remote.read_range(Remote(url), 0, 8, 8)
+                remote.read_range(Remote(url), 0, 8, 8, remote.deadline(8))
 
 
 def test_a_name_of_many_addresses_is_not_waited_for(monkeypatch):
@@ -385,8 +383,27 @@ def test_a_name_of_many_addresses_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(remote.socket, "getaddrinfo", lambda *a, **b: found * (1 << 20))
     monkeypatch.setattr(remote, "TIMEOUT_S", 0.1)
     monkeypatch.setattr(remote, "ATTEMPTS", 1)
-    with pytest.raises(CoreError, match=r"no whole answer within 0\.1 s"):
-        remote.read_range(Remote("http://many.example/x"), 0, 8, 8)
+    with pytest.raises(CoreError, match=r"no whole answer in time; the last attempt had 0\.1 s"):
+        remote.read_range(Remote("http://many.example/x"), 0, 8, 8, remote.deadline(8))
+
+
+def test_all_attempts_have_one_deadline(monkeypatch):
+    """Whatever a server does between them: silence, the end of a connection, a status."""
+    now, asked = [1000.0], []
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=print))
+
+    def refuse(place, first, nbytes, whole, end):
+        asked.append(end)
+        now[0] += 20
+        raise ConnectionResetError("reset")
+
+    monkeypatch.setattr(remote, "_ask", refuse)
+    for most, end in ((1e9, 1000 + remote.TIMEOUT_S + 1), (1010.0, 1010.0)):
+        now[0] = 1000.0
+        asked.clear()
+        with pytest.raises(CoreError, match="cannot be fetched: reset"):
+            remote.read_range(Remote("http://a.example/x"), 0, 1 << 16, 1 << 16, most)
+        assert asked == [end] * (2 if end > 1020 else 1)
 
 
 @pytest.mark.parametrize("address", [

@@ -52,7 +52,7 @@ def test_a_hang_would_be_seen(monkeypatch, slow):
 
 def test_a_lenient_reader_would_be_seen(monkeypatch):
     """The fuzzer can fail: without signatures, changed bytes load."""
-    monkeypatch.setattr("helios_dod.cores.reader.is_signed", lambda *arguments: True)
+    monkeypatch.setattr("helios_dod.cores.index.is_signed", lambda *arguments: True)
     _, failures, _ = fuzz_cores.fuzz(300, 3)
     assert any("loads without a signature" in failure for failure in failures)
 

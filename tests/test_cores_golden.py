@@ -10,7 +10,6 @@ import shutil
 import pytest
 
 from helios_dod.contract.errors import ContractError
-from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import open_core
 from helios_dod.server.verification import verify
 from tests.golden import FOLDER, SECRET, at_version, name_of, whole
@@ -24,8 +23,7 @@ def describe(path):
     core = open_core(path)
     manifest = core.manifest()
     prepared = core.prepared(manifest)
-    weights = core.weights()
-    check_padding(manifest, weights)
+    weights = core.weights(manifest=manifest)
     table = core.token_bytes()
     return {
         "carrier": core.carrier, "namespace": core.namespace, "version": prepared.version,

@@ -1,7 +1,10 @@
 """Damaged and malicious cores: an error that names the place, and nothing of them is used."""
 
+import itertools
+import mmap
 import os
 import random
+import resource
 import shutil
 import tracemalloc
 
@@ -14,11 +17,12 @@ from hypothesis import strategies as st
 
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.wire import core_pb2, manifest_pb2
+from helios_dod.cores import chunks
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.frames import decode_frame
 from helios_dod.cores.layout import CHUNK_NBYTES, chunk_digests
 from helios_dod.cores.reader import open_core
-from helios_dod.cores.writer import Publisher, write_core
+from helios_dod.cores.writer import Publisher, sign_index, write_core
 from tests.tiny_core import make_prepared
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -172,6 +176,102 @@ def test_changed_frame_names_its_chunk(core):
     path.write_bytes(data)
     with pytest.raises(CoreError, match=r"resource tokenizer: chunk 0 .* does not match"):
         open_core(core).tokenizer()
+
+
+def cut_when_called(monkeypatch, owner, name, path, calls):
+    """The file is cut off before that call of a function."""
+    original, count = getattr(owner, name), itertools.count(1)
+
+    def cut(*arguments, **options):
+        if next(count) == calls:
+            os.truncate(path, 4096)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, cut)
+
+
+@pytest.mark.parametrize("owner, name, calls", [
+    (os, "preadv", 1), (os, "preadv", 3), (os, "pread", 1), (mmap, "mmap", 1)])
+def test_weights_that_are_cut_off_while_they_are_read(core, monkeypatch, owner, name, calls):
+    """An error, where a mapping would end the process."""
+    opened, path = open_core(core), core / "weights.bin"
+    manifest = opened.manifest()
+    cut_when_called(monkeypatch, owner, name, path, calls)
+    with pytest.raises(CoreError, match=r"resource weights: (ends|truncated) at byte \d+ of"):
+        opened.weights(manifest=manifest)
+    with pytest.raises(CoreError, match="truncated at byte 4096"):
+        list(opened.weight_pieces("weights"))
+
+
+def test_what_is_mapped_is_what_was_verified(core, monkeypatch):
+    """The file that was opened, whatever lies under its name by then."""
+    opened, path = open_core(core), core / "weights.bin"
+    expected = opened.weights()["weights"].tobytes()
+    original = chunks.in_parallel
+
+    def exchange(*arguments):
+        original(*arguments)
+        path.unlink()
+        path.write_bytes(bytes(len(expected)))
+
+    monkeypatch.setattr(chunks, "in_parallel", exchange)
+    assert opened.weights()["weights"].tobytes() == expected
+
+
+def test_a_pipe_that_comes_into_a_files_place_is_not_waited_for(core, monkeypatch):
+    opened = open_core(core)
+    monkeypatch.setattr("helios_dod.cores.files.regular", lambda path: None)
+    for name in ("weights.bin", "resources/tokenizer.zst", "core.pb"):
+        (core / name).unlink()
+        os.mkfifo(core / name)
+    for read in (opened.weights, opened.tokenizer, lambda: open_core(core)):
+        with pytest.raises(CoreError, match="not a regular file"):
+            read()
+
+
+def add_weights(core, count):
+    """So many weight resources, all of them in one file."""
+    found = core_pb2.LocationSet.FromString((core / "locations.pb").read_bytes())
+
+    def change(body):
+        for i in range(count - 1):
+            body.weights.add().CopyFrom(body.weights[0])
+            body.weights[-1].id = f"more-{i}"
+            found.locations.add(resource_id=f"more-{i}", path="weights.bin")
+
+    sign_again(core, change)
+    (core / "locations.pb").write_bytes(found.SerializeToString())
+
+
+def test_as_many_weight_resources_as_a_process_may_map(core):
+    write_core(make_prepared(), core, Publisher(KEY, "tests"), overwrite=True)
+    add_weights(core, 513)
+    with pytest.raises(CoreError, match="weights: at most 512 resources, got 513"):
+        open_core(core)
+    write_core(make_prepared(), core, Publisher(KEY, "tests"), overwrite=True)
+    add_weights(core, 512)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        assert len(open_core(core).weights()) == 512
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
+        with pytest.raises(CoreError, match="cannot be read: Too many open files"):
+            open_core(core).weights()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_sealed_length_that_no_memory_holds(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELIOS_CORE_KEY", KEY.private_bytes_raw().hex())
+    core = tmp_path / "sealed.core"
+    write_core(make_prepared(), core, Publisher(KEY, "tests"), carrier="logical-4")
+    protected = core_pb2.ProtectedIndex.FromString((core / "index.pb").read_bytes())
+    index = core_pb2.ModelIndex.FromString(protected.index)
+    index.weights[0].nbytes = 1 << 61
+    (core / "index.pb").write_bytes(sign_index(index, KEY, 4, protected.salt))
+    monkeypatch.setattr(chunks, "check_size", lambda *arguments: None)
+    with pytest.raises(CoreError, match="weights: out of memory: 2305843009213693952 bytes"):
+        open_core(core).weights()
 
 
 def test_frames_swapped_between_resources(core):
@@ -408,6 +508,7 @@ INDEX_BOMBS = {
         [core_pb2.ExecutableResource()] * 70_000),
     "aliases": lambda body: body.deployment.contract.aliases.extend(["a"] * 70_000),
     "publisher_namespace": lambda body: setattr(body, "publisher_namespace", "a" * 5000),
+    "license_text": lambda body: setattr(body, "license_text", "é" * ((1 << 19) + 1)),
     "chunk_sha256": lambda body: body.weights[0].chunk_sha256.extend([b""] * 530_000),
 }
 

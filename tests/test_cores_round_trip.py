@@ -1,5 +1,6 @@
 """A core that was written reads back as it was, is accepted as it should be, and appears whole."""
 
+import hashlib
 import json
 import os
 import stat
@@ -81,7 +82,10 @@ def test_acceptance_is_the_exact_namespace(tmp_path, publisher):
     authorize(core, accept="tests.example")
     authorize(core)
     (record,) = json.loads((core.path / "acceptance.json").read_text())["users"]
-    assert record["accepted"]["license_text"] == core.license_text
+    digest = hashlib.sha256(core.license_text.encode()).hexdigest()
+    assert record["accepted"]["license_sha256"] == digest
+    license_file = core.path / f"license-{digest[:16]}.txt"
+    assert license_file.read_text() == core.license_text
     assert record["accepted"]["namespace"] == "tests.example"
     (core.path / "acceptance.json").write_text(json.dumps(record))  # as it was written first
     authorize(core)
@@ -104,6 +108,38 @@ def test_acceptances_of_several_users_stand_beside_each_other(tmp_path, publishe
     make_key(user_key_path())
     with pytest.raises(AcceptanceError, match="not given by this user"):
         authorize(core)
+
+
+def test_the_longest_licence_can_be_accepted_again_and_again(tmp_path, publisher, monkeypatch):
+    """Records stay readable, however long what was accepted is, and however many users accept."""
+    long = "\x01" * (1 << 20)
+    write_core(make_prepared(license_text=long), tmp_path / "long.core", publisher)
+    core = open_core(tmp_path / "long.core")
+    for home in range(70):
+        monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / f"home-{home}"))
+        authorize(core, accept="tests.example")
+        authorize(core)
+    path = core.path / "acceptance.json"
+    assert len(json.loads(path.read_text())["users"]) == 64
+    with pytest.raises(CoreError, match="license_text: 1048577 bytes; at most 1048576"):
+        write_core(make_prepared(license_text=long + "x"), tmp_path / "more.core", publisher)
+
+
+def test_records_that_fill_the_file_make_room(tmp_path, publisher, monkeypatch):
+    """Earlier records hold the licence text themselves."""
+    core = open_core(write(tmp_path, publisher, accept=True))
+    path, key = core.path / "acceptance.json", Ed25519PrivateKey.generate()
+    (mine,) = json.loads(path.read_text())["users"]
+    accepted = mine["accepted"] | {"license_text": "x" * 400_000}
+    encoded = json.dumps(accepted, sort_keys=True, separators=(",", ":")).encode()
+    other = {"accepted": accepted, "signature": key.sign(encoded).hex()}
+    path.write_text(json.dumps({"users": [other, other, mine]}))
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "third"))
+    monkeypatch.setattr("helios_dod.cores.acceptance.RECORD_NBYTES_MAX",
+                        path.stat().st_size + 100)
+    authorize(core, accept="tests.example")
+    authorize(core)
+    assert [len(part["accepted"]) for part in json.loads(path.read_text())["users"]] == [5, 4, 4]
 
 
 def test_acceptance_given_while_writing(tmp_path, publisher):

@@ -166,7 +166,7 @@ def test_export_and_import_keep_everything(capsys, core, tmp_path, carrier):
     assert run(capsys, "verify", made)[0] == 0
     assert f"{carrier} core" in run(capsys, "inspect", made)[1]
     assert run(capsys, "diff", core, made)[1] == f"carrier: payload | {carrier}\n"
-    assert run(capsys, "import", made, "--out", back)[0] == 0
+    assert run(capsys, "import", made, "--out", back, "--unseal")[0] == 0
     assert run(capsys, "diff", core, back) == (0, "the same\n", "")
     assert run(capsys, "export", core, "--out", made)[0] == 1
 
@@ -245,7 +245,7 @@ def test_a_key_that_is_no_file_is_refused_unread(capsys, core, tmp_path, monkeyp
 
 
 def test_a_failed_write_names_what_was_asked_for(core, tmp_path):
-    contents = replace(contents_of(open_core(core)), license_text="x" * (17 << 20))
+    contents = replace(contents_of(open_core(core)), rebuild_manifest=bytes(17 << 20))
     target = tmp_path / "made.core"
     with pytest.raises(CoreError, match="bytes; at most") as caught:
         write_contents(contents, target, Publisher(user_key(), "tests"), carrier="payload")
@@ -264,7 +264,66 @@ def test_keygen_replaces_nothing(capsys, tmp_path):
     status, out, _ = run(capsys, "keygen", "--sealing", "--out", sealing)
     assert status == 0 and sealing.read_text().strip() not in out
     assert sealing.stat().st_mode & 0o777 == 0o600
-    assert run(capsys, "keygen", "--sealing", "--out", sealing)[0] == 1
+    before = sealing.read_bytes()
+    for words in ((), ("--sealing",)):
+        status, _, err = run(capsys, "keygen", *words, "--out", sealing)
+        assert status == 1 and f"{sealing}: exists already; a key is never replaced" in err
+        assert sealing.read_bytes() == before
+    assert run(capsys, "keygen", "--sealing")[0] == 0
+    status, _, err = run(capsys, "keygen", "--sealing")
+    assert status == 1 and "core.key: exists already" in err
+
+
+def test_a_sealed_core_is_unsealed_only_where_that_is_asked_for(capsys, core, tmp_path):
+    assert run(capsys, "keygen", "--sealing")[0] == 0
+    sealed = tmp_path / "sealed.core"
+    assert run(capsys, "export", core, "--carrier", "logical-4", "--out", sealed)[0] == 0
+    for words in (("export", sealed, "--out", sealed, "--overwrite"),
+                  ("import", sealed, "--out", tmp_path / "back.core")):
+        status, _, err = run(capsys, *words)
+        assert status == 1 and "is sealed, and a" in err and "--unseal" in err
+        assert open_core(sealed).carrier == "logical-4" and not (tmp_path / "back.core").exists()
+    words = ("export", sealed, "--out", sealed, "--overwrite")
+    assert run(capsys, *words, "--carrier", "logical-4")[0] == 0
+    assert open_core(sealed).carrier == "logical-4"
+    assert run(capsys, *words, "--unseal")[0] == 0
+    assert open_core(sealed).carrier == "logical-6"
+
+
+@pytest.mark.parametrize("words", [
+    ("verify", ""), ("inspect", ""), ("sign", ""), ("serve", ""), ("diff", "", "x"),
+    ("export", "", "--out", "x"), ("import", "x", "--out", ""), ("keygen", "--out", ""),
+    ("prepare", "--checkpoint", "", "--out", "x"), ("sign", "x", "--key", "")])
+def test_an_empty_path_is_not_this_folder(capsys, core, monkeypatch, words):
+    monkeypatch.chdir(core)
+    with pytest.raises(SystemExit) as caught:
+        main(list(words))
+    assert caught.value.code == 2
+    assert "expected a path, got an empty text" in capsys.readouterr().err
+
+
+def test_what_is_written_was_verified(core, tmp_path):
+    """Weights that change after a core was read are not signed as if they were its own."""
+    contents = contents_of(open_core(core))
+    size = (core / "weights.bin").stat().st_size
+    (core / "weights.bin").write_bytes(bytes(size))
+    with pytest.raises(CoreError, match=r"weights: chunk 0 .* does not match"):
+        write_contents(contents, tmp_path / "made", Publisher(user_key(), "tests"),
+                       carrier="logical-6")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("carrier", ["payload", "logical-6"])
+def test_what_is_signed_was_read(core, tmp_path, carrier):
+    """An index that is another one by then is not read again, let alone signed."""
+    target = tmp_path / "made"
+    write_contents(contents_of(open_core(core)), target, Publisher(user_key(), "tests"),
+                   carrier=carrier)
+    opened = open_core(target)
+    (target / ("index.pb" if opened.index_version else "core.pb")).write_bytes(b"other")
+    signed = sign_again(opened, user_key(), "new")
+    assert signed.namespace == "new" and signed.serving == opened.serving
+    assert signed.weights()["weights"].tobytes() == open_core(core).weights()["weights"].tobytes()
 
 
 @pytest.mark.parametrize("carrier", ["payload", "logical-6"])

@@ -172,6 +172,87 @@ def test_multiplying_arguments_are_refused(source: str, problem: str) -> None:
         render(source)
 
 
+PAIR = ("{% set ns = namespace(a=('x',), b=('x',), l=[1]) %}{% for i in range(60) %}"
+        "{% set ns.a = (ns.a, ns.a) %}{% set ns.b = (ns.b, ns.b) %}{% endfor %}")
+LISTS = PAIR.replace("(ns.a, ns.a)", "[ns.a, ns.a]").replace("(ns.b, ns.b)", "[ns.b, ns.b]")
+TWICE = ("{% set ns = namespace(a=['x'], b=['x']) %}"
+         "{% macro f() %}{% set ns.a = varargs %}{% endmacro %}"
+         "{% macro g() %}{% set ns.b = varargs %}{% endmacro %}{% for i in range(60) %}"
+         "{{ f(ns.a, ns.a) }}{{ g(ns.b, ns.b) }}{% endfor %}")
+TEXTS = "{% set a = 'x' * 4000000 %}{% set b = 'x' * 4000000 %}"
+DEEP = ("{% set ns = namespace(a=(1,)) %}{% for i in range(99999) %}{% set ns.a = (ns.a,) %}"
+        "{% endfor %}")
+
+
+@pytest.mark.parametrize("source", [
+    *(made + "{% if " + use + " %}{% endif %}" for made in (PAIR, LISTS, TWICE) for use in (
+        "ns.a == ns.b", "ns.a != ns.b", "ns.a < ns.b", "1 == 1 and ns.a >= ns.b", "ns.a in [ns.b]",
+        "ns.a not in (ns.b,)", "ns.a is eq ns.b", "ns.a is in [ns.b]", "ns.a is lt(ns.b)",
+        "[ns.a] | select('eq', ns.b) | list", "[ns.a] | reject('in', [ns.b]) | first",
+        "[{'k': ns.a}] | selectattr('k', '==', ns.b) | list", "[ns.a].index(ns.b)",
+        "[ns.a].count(ns.b)", "[ns.a, ns.b] | sort", "[ns.a, ns.b] | max", "[ns.a, ns.b] | min",
+        "[{'k': ns.a}, {'k': ns.b}] | sort(attribute='k')",
+        "[{'k': ns.a}, {'k': ns.b}] | groupby('k')",
+        "[{'k': ns.a}, {'k': ns.b}] | max(attribute='k')",
+        "{'a': ns.a, 'b': ns.b} | dictsort(by='value')",
+        "{'a': ns.a}.items() == {'a': ns.b}.items()", "ns.a in {'a': ns.b}.values()",
+        "ns.a in ([[ns.b]] | map('first'))", "ns.a in ([{'k': ns.b}] | map(attribute='k'))",
+        "cycler(ns.a).items == cycler(ns.b).items")),
+    *(PAIR + "{% if " + use + " %}{% endif %}" for use in (
+        "{ns.a: 1}", "{}[ns.a]", "{}.get(ns.a)", "dict([(ns.a, 1)])", "[ns.a] | unique | list",
+        "dict([[ns.a]] | map('list'))", "namespace([(ns.a, 1)])", "ns.a is filter",
+        "{'a': 1}.keys().isdisjoint([ns.a])", "dict.fromkeys([ns.a])")),
+    LISTS + "{% for x in [ns.a, ns.b] %}{{ loop.changed(x) }}{% endfor %}",
+    LISTS + "{% for x in [ns.a] %}{% for y in [1, ns.b] %}{% if loop.index == 2 %}"
+            "{{ ns.a in [loop.previtem, y] }}{% endif %}{% endfor %}{% endfor %}",
+    LISTS + "{% for x in range(9999) if ns.a == ns.b %}{% endfor %}",
+    TEXTS + "{% for i in range(99999) if a != b %}{% endfor %}",
+    TEXTS + "{{ ([a] * 500000) | select('ne', b) | list | length }}",
+    TEXTS + "{{ ([a] * 500000) | select('ne', b) | first }}",
+    TEXTS + "{{ ([a] * 500000) == ([b] * 500000) }}", TEXTS + "{{ a in ([b] * 500000) }}",
+    LISTS + "{{ ([ns.a] * 500000) | map(attribute='" + "0." * 50
+    + "0') | select('none') | first }}",
+    "{{ ([{}] * 500000) | map(attribute='" + "a." * 99999 + "a') | list }}",
+    *(DEEP + "{% if " + use + " %}{% endif %}" for use in ("{ns.a: 1}", "ns.a == 1", "{}[ns.a]")),
+    "{{ 1.5 | round(1000000000, 'floor') }}", "{{ 1.5 | round(precision=10 ** 9) }}",
+])
+def test_what_would_be_compared_for_ever_is_refused(
+        source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its size, before anything is compared, looked up or sorted; or by the time."""
+    monkeypatch.setattr(module, "RENDER_SECONDS_MAX", 0.5)
+    template = ChatTemplate(source, {})
+    with pytest.raises(TemplateError, match=r"more than|at most|supported|Security"):
+        template.render(MESSAGES)
+
+
+@pytest.mark.parametrize(("source", "text"), [
+    ("{{ 1 < 2 < 3 }}{{ [1, [2]] == [1, [2]] }}{{ 'a' in 'ba' }}{{ 2 not in (1, 3) }}",
+     "TrueTrueTrueTrue"),
+    ("{{ messages[0] == messages[1] }}{{ messages[0] in messages }}{{ 'role' in messages[0] }}",
+     "FalseTrueTrue"),
+    ("{{ {'a': 1}['a'] }}{{ {('b', 1): 2}[('b', 1)] }}{{ {'a': 1}.get('b', 3) }}", "123"),
+    ("{{ missing == none }}{{ missing in [1] }}{{ 1 in missing }}",
+     "FalseFalseFalse"),
+    ("{{ messages | selectattr('role', 'eq', 'user') | map(attribute='role') | list }}",
+     "['user']"),
+    ("{{ messages | sort(attribute='content') | map(attribute='role') | join(',') }}",
+     "user,assistant"),
+    ("{{ [3, 1, 1] | unique | list }}{{ [3, 1] | max }}{{ messages | groupby('role') | length }}",
+     "[3, 1]32"),
+    ("{% for m in messages if m.role == 'user' %}{{ loop.length }}{{ m.role }}{% endfor %}",
+     "1user"),
+    ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.current }}", "aba"),
+    ("{% for x in [1, 1, 2] %}{{ loop.changed(x) }}{% endfor %}{{ [1, 2].index(2) }}",
+     "TrueFalseTrue1"),
+    ("{{ 1.25 | round(1) }}{{ [] | map('upper') | list }}{{ none | map('upper') | list }}",
+     "1.2[][]"),
+    ("{{ 'x' in ['X'] | map('lower') }}{{ {'b': 1, 'a': 2} | dictsort(by='value') }}",
+     "True[('b', 1), ('a', 2)]"),
+])
+def test_comparisons_still_compare(source: str, text: str) -> None:
+    assert render(source) == text
+
+
 @pytest.mark.parametrize(("source", "text"), [
     ("{{ range(3) | join(', ') }}{{ '-'.join(['a', 'b']) }}", "0, 1, 2a-b"),
     ("{{ messages | map(attribute='role') | join('|') }}", "user|assistant"),

@@ -88,3 +88,17 @@ def test_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SUPPRESS" not in text and "%(default)" not in text and "(default 8000)" in text
     for title in ("listening", "admission", "model", "engine", "operation"):
         assert f"{title}:" in text
+
+
+@pytest.mark.parametrize("name", ["max-active", "queue-capacity", "frontend-workers", "context",
+                                  "threads", "speculative-width", "record-ticks", "workers",
+                                  "cache-memory"])
+def test_none_is_not_the_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that is left out is chosen; one that asks for nothing is a mistake."""
+    for value in ("0", "-1", "x"):
+        with pytest.raises(SystemExit):
+            options(f"--{name}={value}")
+        assert f"argument --{name}: expected" in capsys.readouterr().err
+        with pytest.raises(UserError, match=f"environment: argument --{name}: expected"):
+            options(**{name.replace("-", "_"): value})
+    assert options(f"--{name}=1")

@@ -22,7 +22,9 @@ ZERO_MEANS_NONE = frozenset({
 })
 
 TEXT_NBYTES_MAX = 4096  # of one string
-LONG_TEXTS = frozenset({"helios.CoreBody.license_text", "helios.ModelIndex.license_text"})
+LICENSE_NBYTES_MAX = 1 << 20
+LONG_TEXTS = {"helios.CoreBody.license_text": LICENSE_NBYTES_MAX,
+              "helios.ModelIndex.license_text": LICENSE_NBYTES_MAX}
 BLOCK_NBYTES = 1 << 20  # of packed numbers that are counted at once
 CONTINUED = bytes(range(128, 256))  # bytes of a number that are not its last
 FIELD_NBYTES_MIN = 2  # a tag and a number
@@ -64,9 +66,8 @@ def _layout(descriptor: Descriptor) -> dict[int, _Lengthy]:
             parts = _layout(field.message_type)
             made = _Lengthy(name, parts or None, True, None, None if parts else FIELD_NBYTES_MIN)
         elif text or field.type == FieldDescriptor.TYPE_BYTES:
-            limited = text and field.full_name not in LONG_TEXTS
-            made = _Lengthy(name, None, text and field.is_repeated,
-                            TEXT_NBYTES_MAX if limited else None, None)
+            longest = LONG_TEXTS.get(field.full_name, TEXT_NBYTES_MAX) if text else None
+            made = _Lengthy(name, None, text and field.is_repeated, longest, None)
         elif field.is_repeated:
             made = _Lengthy(name, None, False, None, NUMBER_NBYTES.get(field.type, 0))
         else:

@@ -2,7 +2,9 @@
 
 A signature says that nobody changed the core; acceptance says that this user agreed to run it. A
 record is signed with the user's own key, so that a core cannot bring its acceptance along. The file
-has one of each user who accepted the core; earlier ones had a single record in its place.
+has one of each user who accepted the core; earlier ones had a single record in its place. The
+licence text lies beside it in a file of its own, whose digest is in the record; earlier records
+held it themselves.
 """
 
 import hashlib
@@ -20,6 +22,8 @@ from helios_dod.cores.reader import Core
 
 RECORD_NBYTES_MAX = 1 << 20
 RECORDS_MAX = 64  # users of one core
+LICENSE_FILE = "license-{}.txt"  # the first digits of its SHA-256
+LICENSE_DIGITS = 16
 LICENSE_SHOWN = 400  # characters of a licence text in an error
 
 
@@ -77,9 +81,11 @@ def _is_of(record: dict[str, Any], public_key: bytes) -> bool:
 
 
 def record(core: Core, folder: Path) -> None:
-    """Writes the acceptance of `core` into `folder`, signed with the user's key, beside those of
-    other users: what cannot be read there is not kept."""
-    accepted = _terms(core) | {"license_text": core.license_text, "unix_s": int(time.time())}
+    """Writes the acceptance of `core` into `folder`, signed with the user's key, and its licence.
+
+    Records of other users are kept: the latest, as many as a file that is read again may hold. What
+    cannot be read there is not kept."""
+    accepted = _terms(core) | {"unix_s": int(time.time())}
     key, path = user_key(), folder / ACCEPTANCE_FILE
     try:
         mine = public_bytes(key)
@@ -88,11 +94,19 @@ def record(core: Core, folder: Path) -> None:
         others = []
     signature = key.sign(_canonical(accepted)).hex()
     users = [*others[-RECORDS_MAX + 1:], {"accepted": accepted, "signature": signature}]
-    text = json.dumps({"users": users}, indent=1)
+    while len(data := _encoded(users)) > RECORD_NBYTES_MAX:
+        del users[0]
     try:
-        replace_file(path, (text + "\n").encode())
+        if core.license_text:
+            name = LICENSE_FILE.format(accepted["license_sha256"][:LICENSE_DIGITS])
+            replace_file(folder / name, core.license_text.encode())
+        replace_file(path, data)
     except OSError as error:
         raise AcceptanceError(path, f"cannot record the acceptance: {error.strerror}") from error
+
+
+def _encoded(users: list[dict[str, Any]]) -> bytes:
+    return (json.dumps({"users": users}, indent=1) + "\n").encode()
 
 
 def _terms(core: Core) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 import fcntl
 import hashlib
+import mmap
 import os
 import shutil
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,15 +16,17 @@ import numpy as np
 
 from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.errors import CoreError
-from helios_dod.cores.files import check_size
+from helios_dod.cores.files import check_size, opened
 from helios_dod.cores.layout import CHUNK_NBYTES
+from helios_dod.cores.padding import Spans
 from helios_dod.cores.places import Place, Remote
-from helios_dod.cores.remote import read_range
+from helios_dod.cores.remote import deadline, read_range
 from helios_dod.cores.sealed import TAG_NBYTES, Cipher, sealed_count, sealed_nbytes
 
 FETCHERS = 8  # chunks that are fetched at once
 DISK_BLOCK_NBYTES = 512  # of st_blocks
 AHEAD = 8  # chunks of one thread that are asked for at once
+READ_NBYTES = 512 << 10  # of a file at once
 Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
 Progress = Callable[[int], None]
 
@@ -58,11 +62,15 @@ class Chunks:
                 raise CoreError(str(place), f"{self.what}: chunk {i} cannot be authenticated: it "
                                             "was changed, or the core's key is another")
             return plain
-        if hashlib.sha256(stored).digest() != self.digests[i]:
+        self.compare(i, hashlib.sha256(stored).digest(), place)
+        return stored
+
+    def compare(self, i: int, digest: bytes, place: object) -> None:
+        """Raises CoreError where that is not the signed digest of a chunk."""
+        if digest != self.digests[i]:
             first, size = self.span(i)
             raise CoreError(str(place), f"{self.what}: chunk {i} (bytes {first} to {first + size}) "
                                         "does not match its signed digest")
-        return stored
 
 
 def chunks_of(resource: Resource, number: int, cipher: Cipher | None) -> Chunks:
@@ -82,26 +90,34 @@ def chunks_of(resource: Resource, number: int, cipher: Cipher | None) -> Chunks:
 
 
 def read_verified(chunks: Chunks, place: Place) -> bytes:
-    """All plain bytes of a small resource, chunk by chunk as they come."""
-    return b"".join(bytes(part) for part in _stream(chunks, place))
+    """All plain bytes of a small resource."""
+    return b"".join(verified(chunks, place))
 
 
-def _stream(chunks: Chunks, place: Place) -> Iterator[bytes | memoryview]:
+def verified(chunks: Chunks, place: Place) -> Iterator[bytes | memoryview]:
+    """The plain bytes of a resource, chunk by chunk as they come. Raises CoreError."""
     if isinstance(place, Remote):
+        end = deadline(chunks.nbytes)
         for i in range(chunks.count):
             first, size = chunks.span(i)
-            yield chunks.verify(i, read_range(place, first, size, chunks.nbytes), place)
+            yield chunks.verify(i, read_range(place, first, size, chunks.nbytes, end), place)
         return
-    check_size(place, chunks.nbytes, chunks.what)
-    try:
-        with open(place, "rb") as file:
-            for i in range(chunks.count):
-                data = file.read(chunks.span(i)[1])
-                if len(data) != chunks.span(i)[1]:
-                    raise CoreError(place, f"{chunks.what}: ends while it is read")
-                yield chunks.verify(i, data, place)
-    except OSError as error:
-        raise CoreError(place, f"cannot be read: {error.strerror}") from error
+    with opened(place) as descriptor:
+        check_size(descriptor, place, chunks.nbytes, chunks.what)
+        for i in range(chunks.count):
+            yield _verified_chunk(chunks, i, descriptor, place)
+
+
+def _verified_chunk(chunks: Chunks, i: int, descriptor: int, path: Path) -> bytes | memoryview:
+    first, size = chunks.span(i)
+    data = os.pread(descriptor, size, first)
+    if len(data) != size:
+        raise _ended(chunks, path, first + len(data))
+    return chunks.verify(i, data, path)
+
+
+def _ended(chunks: Chunks, path: Path, at: int) -> CoreError:
+    return CoreError(path, f"{chunks.what}: ends at byte {at} of {chunks.nbytes} while it is read")
 
 
 def in_parallel(count: int, threads: int, work: Callable[[int], int],
@@ -135,36 +151,90 @@ def _report(done: Future[int], progress: Progress | None) -> None:
         progress(size)
 
 
-def map_weights(chunks: Chunks, path: Path, trust: bool, progress: Progress | None) -> np.ndarray:
+def map_weights(chunks: Chunks, path: Path, trust: bool, padding: Spans,
+                progress: Progress | None) -> np.ndarray:
     """Read-only uint8 array of a weight resource in a local file.
 
-    Digests are compared unless `trust`; sealed chunks are always authenticated, into memory."""
-    check_size(path, chunks.nbytes, chunks.what)
-    try:
-        stored = np.asarray(np.memmap(path, dtype=np.uint8, mode="r", shape=(chunks.nbytes,)))
-    except OSError as error:
-        raise CoreError(path, f"{chunks.what}: cannot be read: {error.strerror}") from error
-    if chunks.cipher is None and trust:
-        return stored
-    plain = stored if chunks.cipher is None else np.empty(chunks.plain_nbytes, np.uint8)
+    Unless `trust`, digests are compared and padding is zero; sealed chunks are always
+    authenticated, into memory. What is verified is read, not mapped: who cuts the file off
+    meanwhile causes an error, where a mapping would end the process. The same opened file is mapped
+    then, whatever lies under its name by that time."""
+    with opened(path) as descriptor:
+        check_size(descriptor, path, chunks.nbytes, chunks.what)
+        if chunks.cipher is not None:
+            plain = _unsealed(chunks, descriptor, path, progress)
+            for first, end in padding:
+                _check_zeros(plain[first:end].data, chunks, first)
+            return plain
+        if not trust:
+            _verify(chunks, descriptor, path, progress)
+            for first, end in padding:
+                for at in range(first, end, READ_NBYTES):
+                    _check_zeros(os.pread(descriptor, min(READ_NBYTES, end - at), at), chunks, at)
+        try:
+            mapped = mmap.mmap(descriptor, chunks.nbytes, access=mmap.ACCESS_READ)
+        except ValueError:  # it is shorter by now
+            check_size(descriptor, path, chunks.nbytes, chunks.what)
+            raise
+    return np.frombuffer(mapped, np.uint8)
+
+
+def _verify(chunks: Chunks, descriptor: int, path: Path, progress: Progress | None) -> None:
+    """Compares every digest of an opened file. Each thread reads into one buffer of its own, which
+    stays in its processor's cache."""
+    own = threading.local()
 
     def verify(i: int) -> int:
-        first, size = chunks.span(i)
-        data = chunks.verify(i, stored[first : first + size].data, path)
-        if chunks.cipher is not None:
-            start = i * CHUNK_NBYTES
-            plain[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        if not hasattr(own, "buffer"):
+            own.buffer = memoryview(bytearray(READ_NBYTES))
+        at, size = chunks.span(i)
+        found, end = hashlib.sha256(), at + size
+        while at < end:
+            part = own.buffer[: end - at]
+            count = os.preadv(descriptor, [part], at)
+            if count == 0:
+                raise _ended(chunks, path, at)
+            found.update(part[:count])
+            at += count
+        chunks.compare(i, found.digest(), path)
         return size
 
     in_parallel(chunks.count, os.cpu_count() or 1, verify, progress)
+
+
+def _unsealed(chunks: Chunks, descriptor: int, path: Path,
+              progress: Progress | None) -> np.ndarray:
+    """The authenticated bytes of an opened file, in memory."""
+    try:
+        plain = np.empty(chunks.plain_nbytes, np.uint8)
+    except MemoryError as error:
+        raise CoreError(path, f"{chunks.what}: out of memory: {chunks.plain_nbytes} bytes are "
+                              "unsealed into it") from error
+
+    def unseal(i: int) -> int:
+        data, start = _verified_chunk(chunks, i, descriptor, path), i * CHUNK_NBYTES
+        plain[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        return chunks.span(i)[1]
+
+    in_parallel(chunks.count, os.cpu_count() or 1, unseal, progress)
     plain.flags.writeable = False
     return plain
 
 
-def fetch(chunks: Chunks, place: Remote, target: Path, progress: Progress | None) -> None:
+def _check_zeros(data: bytes | memoryview, chunks: Chunks, first: int) -> None:
+    """CoreError where padding is not zero. first: of its bytes in the resource."""
+    found = np.frombuffer(data, np.uint8)
+    if found.any():
+        raise CoreError(chunks.what,
+                        f"byte {first + int(np.flatnonzero(found)[0])}: padding that is not zero")
+
+
+def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
+          progress: Progress | None) -> None:
     """Fetches a resource into `target` in parallel; a later call resumes where one ended.
 
-    A chunk is written after it is verified. What an earlier call left is verified again."""
+    A chunk is written after it is verified. What an earlier call left is verified again. end: see
+    `remote.deadline`."""
     partial = target.with_name(target.name + ".partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -181,7 +251,7 @@ def fetch(chunks: Chunks, place: Remote, target: Path, progress: Progress | None
         def one(i: int) -> int:
             first, size = chunks.span(i)
             if not _holds(chunks, i, os.pread(descriptor, size, first), target):
-                data = read_range(place, first, size, chunks.nbytes)
+                data = read_range(place, first, size, chunks.nbytes, end)
                 chunks.verify(i, data, place)
                 os.pwrite(descriptor, data, first)
             return size

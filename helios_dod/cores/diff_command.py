@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
@@ -16,6 +15,7 @@ from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.layout import RESOURCES
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.errors import UserError
+from helios_dod.folders import named_path
 
 SHOWN = 60  # characters of a value
 
@@ -23,7 +23,7 @@ SHOWN = 60  # characters of a value
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
     for name in ("a", "b"):
-        parser.add_argument(name, type=Path, metavar=name.upper(), help="a core's folder")
+        parser.add_argument(name, type=named_path, metavar=name.upper(), help="a core's folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -75,7 +75,8 @@ def _weights(a: Core, b: Core) -> Iterator[tuple[str, str, str]]:
             yield from _plain(f"{field}.{part}", getattr(one[name], part),
                               getattr(other[name], part))
         if a.cipher or b.cipher:
-            same = (a.weights()[name].data == b.weights()[name].data)
+            pieces = zip_longest(a.weight_pieces(name), b.weight_pieces(name))
+            same = all(here == there for here, there in pieces)
         else:
             same = list(one[name].chunk_sha256) == list(other[name].chunk_sha256)
         if not same:

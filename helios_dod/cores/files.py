@@ -3,7 +3,8 @@
 import os
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from helios_dod.cores.errors import CoreError
@@ -20,9 +21,28 @@ def regular(path: Path) -> os.stat_result:
     return found
 
 
-def check_size(path: Path, nbytes: int, what: str) -> None:
-    """CoreError unless the file has exactly so many bytes."""
-    size = regular(path).st_size
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor of a regular file, to read. Raises CoreError, also where reading it fails.
+
+    What was looked at by its name may be something else by now: it is looked at again, and a pipe
+    that has come into its place is not waited for."""
+    regular(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CoreError(path, "not a regular file")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CoreError(path, f"cannot be read: {error.strerror}") from error
+
+
+def check_size(descriptor: int, path: Path, nbytes: int, what: str) -> None:
+    """CoreError unless an opened file has exactly so many bytes."""
+    size = os.fstat(descriptor).st_size
     if size < nbytes:
         raise CoreError(path, f"{what}: truncated at byte {size} of {nbytes}")
     if size > nbytes:
@@ -31,14 +51,11 @@ def check_size(path: Path, nbytes: int, what: str) -> None:
 
 def read_bounded(path: Path, nbytes_max: int) -> bytes:
     """A whole regular file; CoreError when it is longer or cannot be read."""
-    size = regular(path).st_size
-    if size > nbytes_max:
-        raise CoreError(path, f"{size} bytes; at most {nbytes_max} are accepted")
-    try:
-        with open(path, "rb") as file:
-            return file.read(size)
-    except OSError as error:
-        raise CoreError(path, f"cannot be read: {error.strerror}") from error
+    with opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        size = os.fstat(descriptor).st_size
+        if size > nbytes_max:
+            raise CoreError(path, f"{size} bytes; at most {nbytes_max} are accepted")
+        return file.read(size)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:

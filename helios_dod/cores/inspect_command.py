@@ -2,15 +2,15 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from helios_dod.cores.inspection import describe, lines
 from helios_dod.cores.reader import open_core
+from helios_dod.folders import named_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
-    parser.add_argument("core", type=Path, metavar="CORE", help="a core's folder")
+    parser.add_argument("core", type=named_path, metavar="CORE", help="a core's folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -20,13 +20,14 @@ LOCATIONS_FILE = "locations.pb"
 ACCEPTANCE_FILE = "acceptance.json"
 RESOURCE_FOLDER = "resources"
 
-INDEX_NBYTES_MAX = 16 << 20  # of core.pb; enough for digests of 2 TB of weights
+INDEX_NBYTES_MAX = 6 << 20  # of core.pb; it takes eight times as much to open
 LOCATIONS_NBYTES_MAX = 1 << 20
+WEIGHTS_MAX = 512  # resources: a mapped file keeps a descriptor, and processes have 1,024
 
 # What encoded messages may unfold to: an empty one has two bytes and takes 400 in memory.
 MANIFEST_MESSAGES_MAX = 400_000  # a node of a graph takes 19: 20,000 nodes
 MANIFEST_MESSAGES_BASE = 65_536  # of them however short the stored frame is
-INDEX_LIMITS = Limits(messages=65_536, values=524_288)  # values: digests of 2 TB of weights
+INDEX_LIMITS = Limits(messages=65_536, values=262_144)  # values: digests
 TOKENS_LIMITS = Limits(messages=16, values=VOCABULARY_MAX + 16)
 
 # Resource kind -> id in cores that we write, and the longest decoded length that is accepted.

@@ -1,6 +1,9 @@
 """Byte ranges over http(s). A server must answer ranges exactly (RFC 9110, section 14); redirects,
 whole answers and other lengths are refused.
 
+A server has one deadline for all its answers, attempts included: see `deadline`. Looking up its
+name takes as long as the system's resolver waits, before the time is looked at again.
+
 An https server shows a certificate for its name that this machine trusts. SSL_CERT_FILE and
 SSL_CERT_DIR name other authorities than the system's, as for every program that uses OpenSSL."""
 
@@ -21,8 +24,8 @@ from helios_dod.cores.places import Remote
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-TIMEOUT_S = 30  # without a byte
-RATE_MIN = 64 << 10  # bytes a second, and TIMEOUT_S: an attempt ends by then, from its start
+TIMEOUT_S = 30  # without a byte; and what a deadline has beside the time of its bytes
+RATE_MIN = 64 << 10  # bytes a second
 ATTEMPTS = 4
 PAUSE_S = 0.25  # before the second attempt; doubled before each later one
 PARTIAL = 206
@@ -57,16 +60,27 @@ class _Received(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-def read_range(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
+def deadline(nbytes: int) -> float:
+    """When so many bytes must have come that are asked for from now on, on the monotonic clock: at
+    RATE_MIN, and TIMEOUT_S later."""
+    return time.monotonic() + TIMEOUT_S + nbytes / RATE_MIN
+
+
+def read_range(place: Remote, first: int, nbytes: int, whole: int, end: float) -> bytes:
     """Bytes first .. first + nbytes of a resource of `whole` bytes. Raises CoreError after several
-    attempts, or at once where the server answers something else."""
+    attempts, or at once where the server answers something else.
+
+    All attempts end by the deadline of these bytes, and by `end`, that of all that is fetched."""
     assert nbytes > 0 and first + nbytes <= whole
-    problem = ""
+    problem, end = "", min(end, deadline(nbytes))
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(PAUSE_S * 2 ** (attempt - 1))
+            pause = PAUSE_S * 2 ** (attempt - 1)
+            if time.monotonic() + pause >= end:
+                break
+            time.sleep(pause)
         try:
-            return _attempt(place, first, nbytes, whole)
+            return _attempt(place, first, nbytes, whole, end)
         except ssl.SSLCertVerificationError as error:  # the same however often it is asked
             raise CoreError(place.url, "the server's certificate is not trusted: "
                                        f"{error.verify_message}; SSL_CERT_FILE names other "
@@ -129,15 +143,14 @@ def _reach(host: str, port: int, end: float) -> socket.socket:
     raise problem
 
 
-def _attempt(place: Remote, first: int, nbytes: int, whole: int) -> bytes:
-    limit = TIMEOUT_S + nbytes / RATE_MIN
-    end = time.monotonic() + limit
+def _attempt(place: Remote, first: int, nbytes: int, whole: int, end: float) -> bytes:
+    began = time.monotonic()
     try:
         return _ask(place, first, nbytes, whole, end)
     except TimeoutError as error:
         late = time.monotonic() >= end
-        raise _Transient(f"no whole answer within {limit:.1f} s" if late
-                         else f"no byte within {TIMEOUT_S} s") from error
+        raise _Transient(f"no whole answer in time; the last attempt had {end - began:.1f} s"
+                         if late else f"no byte within {TIMEOUT_S} s") from error
 
 
 def _ask(place: Remote, first: int, nbytes: int, whole: int, end: float) -> bytes:

@@ -14,10 +14,12 @@ import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from helios_dod.contract.decode import decode
+from helios_dod.contract.strict import LICENSE_NBYTES_MAX
 from helios_dod.contract.wire import contract_pb2, core_pb2
 from helios_dod.cores.acceptance import record
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.files import replace_file
+from helios_dod.cores.index import check_namespace, signed_index
 from helios_dod.cores.keys import public_bytes
 from helios_dod.cores.layout import (
     CHUNK_NBYTES,
@@ -34,7 +36,7 @@ from helios_dod.cores.layout import (
     ChunkDigests,
     chunk_digests,
 )
-from helios_dod.cores.reader import Core, check_namespace, open_core, signed_index
+from helios_dod.cores.reader import Core, open_core
 from helios_dod.cores.sealed import SALT_NBYTES, Cipher, load_secret, sealed_nbytes
 
 if TYPE_CHECKING:
@@ -105,6 +107,10 @@ def write_contents(
 ) -> None:
     """The same for contents that are decoded and checked."""
     check_namespace(publisher.namespace, target)
+    license_nbytes = len(contents.license_text.encode())
+    if license_nbytes > LICENSE_NBYTES_MAX:
+        raise CoreError(target, f"license_text: {license_nbytes} bytes; at most "
+                                f"{LICENSE_NBYTES_MAX} are accepted")
     with locked(target):
         check_target(target, overwrite)
         _check_space(target, sum(weight.nbytes for weight in contents.weights))
@@ -185,17 +191,15 @@ def _fill(
         weights.append(_write_weights(folder / path, weight, number, cipher, progress))
         locations.locations.add(resource_id=weight.resource_id, path=path)
     write_file(folder / LOCATIONS_FILE, locations.SerializeToString(deterministic=True))
-    parts = {"publisher_namespace": publisher.namespace, "license_text": contents.license_text,
-             "executables": executables, "weights": weights,
-             "rebuild_manifest": contents.rebuild_manifest,
-             "weight_catalogs": contents.weight_catalogs}
+    body = core_pb2.CoreBody(
+        format_version=FORMAT_VERSION, publisher_namespace=publisher.namespace,
+        license_text=contents.license_text, executables=executables, weights=weights,
+        rebuild_manifest=contents.rebuild_manifest, weight_catalogs=contents.weight_catalogs)
+    body.deployment.contract.CopyFrom(contents.contract)
     if version:
-        index = core_pb2.ModelIndex(**parts)  # type: ignore[arg-type]
-        index.contract.CopyFrom(contents.contract)
+        index = model_index(body)
         write_file(folder / LOGICAL_FILE, sign_index(index, publisher.key, version, salt))
     else:
-        body = core_pb2.CoreBody(format_version=FORMAT_VERSION, **parts)  # type: ignore[arg-type]
-        body.deployment.contract.CopyFrom(contents.contract)
         write_file(folder / CORE_FILE, sign_body(body, publisher.key))
 
 
@@ -204,6 +208,14 @@ def sign_body(body: core_pb2.CoreBody, key: Ed25519PrivateKey) -> bytes:
     data = body.SerializeToString(deterministic=True)
     return core_pb2.SignedCore(
         body=data, signature=key.sign(data), public_key=public_bytes(key)).SerializeToString()
+
+
+def model_index(body: core_pb2.CoreBody) -> core_pb2.ModelIndex:
+    """The same fields as a logical-resource core holds them."""
+    return core_pb2.ModelIndex(
+        contract=body.deployment.contract, publisher_namespace=body.publisher_namespace,
+        license_text=body.license_text, executables=body.executables, weights=body.weights,
+        rebuild_manifest=body.rebuild_manifest, weight_catalogs=body.weight_catalogs)
 
 
 def sign_index(
@@ -217,22 +229,20 @@ def sign_index(
 
 
 def sign_again(core: Core, key: Ed25519PrivateKey, namespace: str) -> Core:
-    """Signs the index of an opened core under a key and namespace, in place: the signed core.
+    """Signs what was read of a core under a key and namespace, in place: the signed core.
 
-    Whoever signs has verified it. Raises CoreError, and leaves the core as it was."""
+    Whoever signs has verified it; its index is not read again, where it could be another by now.
+    Raises CoreError, and leaves the core as it was."""
     check_namespace(namespace, core.path)
-    place = core.path / (LOGICAL_FILE if core.index_version else CORE_FILE)
+    body = core_pb2.CoreBody()
+    body.CopyFrom(core.body)
+    body.publisher_namespace = namespace
+    if core.index_version:
+        place = core.path / LOGICAL_FILE
+        data = sign_index(model_index(body), key, core.index_version, core.salt)
+    else:
+        place, data = core.path / CORE_FILE, sign_body(body, key)
     with locked(core.path):
-        if core.index_version:
-            protected = core_pb2.ProtectedIndex.FromString(place.read_bytes())
-            index = core_pb2.ModelIndex.FromString(protected.index)
-            index.publisher_namespace = namespace
-            data = sign_index(index, key, protected.version, protected.salt)
-        else:
-            body = core_pb2.CoreBody()
-            body.CopyFrom(core.body)
-            body.publisher_namespace = namespace
-            data = sign_body(body, key)
         try:
             replace_file(place, data)
         except OSError as error:

@@ -31,7 +31,8 @@ from helios_dod.frontend.output.parser import CALLS_MAX
 from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.reading import Readers, Reading
 from helios_dod.frontend.requests import ChatRequest, RequestError
-from helios_dod.frontend.sandbox import MARK, TemplateError
+from helios_dod.frontend.sandbox import MARK
+from helios_dod.frontend.sizes import TemplateError
 from helios_dod.frontend.stop_fields import stop_strings
 from helios_dod.frontend.template import RENDER_SECONDS_MAX, ChatTemplate
 from helios_dod.frontend.text import ByteTable

@@ -1,20 +1,16 @@
 """The sandbox of chat templates: what they may use, and how much one operation of them makes.
 
 Nothing is computed while a template is compiled. An operation, filter or method makes nothing
-longer than a prompt may be, and no list is written out that would be longer; what all of them make
-in one rendering is counted too. Filters and methods that are not known to be bounded are refused.
-What compares lists of lists may still take its time.
+longer than a prompt may be, and no list is written out, compared, looked up or sorted that would be
+longer; what all of them make in one rendering is counted too, and each looks at the clock. Filters
+and methods that are not known to be bounded are refused.
 """
 
+import inspect
 import json
-import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
-from itertools import islice
-from string import Formatter
 from typing import Any
 
 import jinja2
@@ -22,26 +18,37 @@ from jinja2 import meta, nodes
 from jinja2.environment import Environment
 from jinja2.ext import loopcontrols
 from jinja2.filters import make_attrgetter
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Namespace
 from jinja2.visitor import NodeTransformer
 
-from helios_dod.errors import UserError
 from helios_dod.frontend.generation_block import GenerationBlock
+from helios_dod.frontend.sizes import (
+    ATTRIBUTE_MAX,
+    BUDGET,
+    CONTAINERS,
+    INTEGER_BITS_MAX,
+    TemplateError,
+    charge,
+    check_braces,
+    check_call,
+    check_indent,
+    check_percent,
+    check_size,
+    check_text,
+    compared,
+    listed,
+    looking,
+    searched,
+    size_of,
+)
 
-OUTPUT_CHARACTERS_MAX = 8 << 20
 SOURCE_CHARACTERS_MAX = 1 << 18
 SOURCE_TOKENS_MAX = 20_000  # of Jinja's lexer; compiling takes memory by them
-INTEGER_BITS_MAX = 1 << 12
-BYTES_MADE_MAX = 1 << 28  # by all operations of one rendering
-INDENT_MAX = 8
 SEPARATOR_MAX = 4  # characters of one of JSON's separators
-FIELD_MAX = 999  # the width or precision of a format's field
 ARGUMENTS_MAX = 1000  # of one call
 PATTERN_MAX = 256  # characters of a time's pattern
-FIELD = re.compile(r"%(?:\(\w*\))?[-+ #0]*([0-9]*)(?:\.([0-9]*))?[hlL]?[diouxXeEfFgGcrsa%]|%")
-LINE_END = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 FILTERS = frozenset((  # all others are refused
     "abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first",
     "float", "format", "groupby", "indent", "int", "items", "join", "last", "length", "list",
@@ -55,47 +62,19 @@ METHODS = frozenset((  # of texts and numbers; all others are refused
     "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind",
     "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip",
     "swapcase", "title", "upper"))
-TEXT_MAKERS = frozenset((  # methods and filters that write out what they are given
-    "capitalize", "e", "escape", "format", "format_map", "indent", "lower", "replace", "safe",
-    "string", "striptags", "title", "tojson", "trim", "truncate", "upper"))
-VALUES_MAX = 1 << 19  # in what is written out at once
-CONTAINERS = (list, tuple, dict, set, frozenset, Namespace)
+CONTAINER_METHODS = frozenset(("copy", "count", "get", "index", "items", "keys", "values"))
+LAZY = frozenset(("map", "reject", "rejectattr", "select", "selectattr"))  # value by value
+ORDERING = frozenset(("groupby", "max", "min", "sort", "unique"))  # compare values, or hash them
+COMPARING = frozenset((  # tests
+    "!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "filter", "ge", "greaterthan", "gt", "in",
+    "le", "lessthan", "lower", "lt", "ne", "test", "upper"))
 MARK = "\U0010fff0"  # see prompt.py: in text that must not become a control token
 MARK_ESCAPED = json.dumps(MARK)[1:-1]
 CLOCK = "look_at_the_clock"  # what loops call
 JOIN = "join_texts"  # what `~` calls
 CHARGE = "charge"  # what slices call
-
-
-class TemplateError(UserError):
-    """The template refused the messages, failed, or wrote too much; the text says which."""
-
-
-class Budget:
-    """What the operations of one rendering have made. look: raises when the time is over."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self.look, self.made = look, 0
-
-    def add(self, size: int) -> None:
-        """Refuses what is too much in all."""
-        self.look()
-        self.made += size
-        if self.made > BYTES_MADE_MAX:
-            raise TemplateError(f"chat template: more than {BYTES_MADE_MAX} bytes made by its "
-                                "operations")
-
-
-BUDGET: ContextVar[Budget] = ContextVar("BUDGET")
-
-
-def charge(value: Any) -> Any:
-    """The value, counted."""
-    if isinstance(value, str | bytes | list | tuple | dict | set):
-        BUDGET.get().add(sys.getsizeof(value))
-    elif isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
-        raise TemplateError("chat template: a number too large")
-    return value
+COMPARED = "compared"  # filters that are put around what operations compare,
+SEARCHED = "searched"  # and search
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None,
@@ -110,12 +89,6 @@ def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None,
     # With an indent, the text grows by the depth too: it is counted while it is made.
     text = encoder.encode(value) if indent is None else join_all("", encoder.iterencode(value))
     return text.replace(MARK_ESCAPED, MARK) if ensure_ascii else text
-
-
-def check_indent(name: str, indent: Any) -> None:
-    """Refuses an indent, a number or a text, that is too large."""
-    if (len(indent) if isinstance(indent, str) else indent or 0) > INDENT_MAX:
-        raise TemplateError(f"chat template: {name}: an indent of at most {INDENT_MAX} expected")
 
 
 def raise_exception(message: Any) -> None:
@@ -137,121 +110,6 @@ def as_it_is(context: Context, value: Any) -> Any:
     """Jinja's `finalize`. One that takes the context keeps it from computing output in advance."""
     check_text(value)
     return value if isinstance(value, str) else charge(str(value))
-
-
-def size_of(value: Any) -> int:
-    """How much a value adds to what it is joined with."""
-    return len(value) if isinstance(value, str | bytes | list | tuple) else 1
-
-
-def check_size(size: int) -> None:
-    """Refuses to make a text or list of that size."""
-    if size > OUTPUT_CHARACTERS_MAX:
-        raise TemplateError(
-            f"chat template: a value of more than {OUTPUT_CHARACTERS_MAX} characters")
-
-
-def check_text(value: Any) -> int:
-    """Refuses a value whose text is too long: lists may hold the same list many times over.
-
-    Returns about how long it is."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    waiting, size, count = [value], 0, 0
-    while waiting:
-        part = waiting.pop()
-        count += 1
-        if count > VALUES_MAX:
-            raise TemplateError(f"chat template: a text of more than {VALUES_MAX} values")
-        if isinstance(part, str | bytes):
-            size += len(part)
-        else:
-            size += part.bit_length() // 3 + 1 if isinstance(part, int) else 1
-        check_size(size)
-        if isinstance(part, Namespace):
-            part = object.__getattribute__(part, "_Namespace__attrs")
-        if isinstance(part, dict):
-            waiting += part.keys()
-            waiting += part.values()
-        elif isinstance(part, CONTAINERS):
-            waiting += part
-    return size
-
-
-def check_call(name: str, subject: Any, arguments: Sequence[Any]) -> None:
-    """Refuses a method or filter of that name that would make far more than it is given."""
-    if name in TEXT_MAKERS:
-        for value in (subject, *arguments):
-            check_text(value)
-    if name in ("replace", "indent", "title", "striptags", "escape", "e"):
-        subject = str(subject)
-    if name == "replace":
-        texts = [str(value) for value in arguments]
-        count = max((subject.count(text) for text in texts), default=0)
-        check_size(len(subject) + count * max(map(len, texts), default=0))
-    elif name == "indent":
-        for value in arguments:
-            check_indent(name, value)
-        check_count(LINE_END.finditer(subject))
-        check_size(len(subject) + (subject.count("\n") + 1) * INDENT_MAX)
-    elif name in ("title", "striptags"):
-        check_count(subject)
-    elif name in ("e", "escape"):
-        check_size(len(subject) + 4 * sum(map(subject.count, "&<>'\"")))
-    elif name == "splitlines":
-        check_count(LINE_END.finditer(subject))
-    elif name in ("split", "rsplit"):
-        between = next((part for part in arguments if isinstance(part, str)), None)
-        most = next((part for part in arguments if isinstance(part, int)), -1)
-        if not 0 <= most < VALUES_MAX:
-            check_count(re.finditer(re.escape(between) if between else r"\S+", subject))
-
-
-def check_count(values: Iterable[Any]) -> None:
-    """Refuses to make a list of so many."""
-    if sum(1 for _ in islice(values, VALUES_MAX + 1)) > VALUES_MAX:
-        raise TemplateError(f"chat template: a list of more than {VALUES_MAX} values")
-
-
-def check_format(fields: Iterable[Sequence[int]], size: int, arguments: Iterable[Any]) -> None:
-    """Refuses a format of that size that makes too much. fields: the numbers in each of them."""
-    longest = max(map(check_text, arguments), default=0) + 400  # a float's digits
-    for numbers in fields:
-        if any(number > FIELD_MAX for number in numbers):
-            raise TemplateError("chat template: format: fields of a fixed width of at most "
-                                f"{FIELD_MAX} expected")
-        size += longest + sum(numbers)
-        check_size(size)
-
-
-def check_percent(pattern: str, arguments: Iterable[Any]) -> None:
-    """Refuses an operation `%` that makes too much."""
-    def fields() -> Iterable[Sequence[int]]:
-        for field in FIELD.finditer(pattern):
-            if len(field[0]) == 1:
-                raise TemplateError("chat template: format: a field without a fixed width")
-            yield [number_of(text) for text in field.groups() if text]
-
-    check_format(fields(), len(pattern), arguments)
-
-
-def check_braces(pattern: str, arguments: Iterable[Any]) -> None:
-    """Refuses a text's `format` that makes too much."""
-    def fields() -> Iterable[Sequence[int]]:
-        for _, name, form, _ in Formatter().parse(pattern):
-            if name is None:
-                continue
-            if form and "{" in form:
-                raise TemplateError("chat template: format: a field without a fixed width")
-            yield [number_of(text) for text in re.findall("[0-9]+", form or "")]
-
-    check_format(fields(), len(pattern), arguments)
-
-
-def number_of(digits: str) -> int:
-    """A number that is too long to be read is too large as well."""
-    digits = digits.lstrip("0")
-    return int(digits or "0") if len(digits) < 9 else FIELD_MAX + 1
 
 
 def join_all(between: str, items: Iterable[Any]) -> str:
@@ -285,13 +143,6 @@ def join_filter(environment: Environment, value: Iterable[Any], d: Any = "",
     return join_all(str(d), value)
 
 
-def list_filter(value: Iterable[Any]) -> list[Any]:
-    """Jinja's `list`."""
-    made = list(islice(value, VALUES_MAX + 1))
-    check_count(made)
-    return made
-
-
 @jinja2.pass_environment
 def sum_filter(environment: Environment, iterable: Iterable[Any],
                attribute: str | int | None = None, start: Any = 0) -> Any:
@@ -299,7 +150,7 @@ def sum_filter(environment: Environment, iterable: Iterable[Any],
     if attribute is not None:
         iterable = map(make_attrgetter(environment, attribute), iterable)
     total = start
-    for item in (0, *list_filter(iterable)):
+    for item in (0, *listed(iterable)):
         if not isinstance(item, int | float) or not isinstance(total, int | float):
             raise TemplateError("chat template: sum: only numbers are supported")
         total += item
@@ -360,8 +211,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if len(args) > ARGUMENTS_MAX:
             raise TemplateError(f"chat template: a call with more than {ARGUMENTS_MAX} arguments")
         subject = getattr(__obj, "__self__", None)
-        if isinstance(subject, str | bytes | int | float) or (
-                isinstance(subject, type) and subject is not dict):
+        if __obj is dict or __obj is Namespace:
+            args = tuple(map(searched, args))
+        elif not isinstance(__obj, Macro):
+            for value in (*args, *kwargs.values()):
+                compared(value)
+        if isinstance(subject, CONTAINERS) and not isinstance(subject, Cycler):
+            name = __obj.__name__
+            if name not in CONTAINER_METHODS:
+                raise TemplateError(f"chat template: the method {name} is not supported")
+            if name in ("count", "index"):
+                compared(subject)
+        elif isinstance(subject, (str | bytes | int | float, type)):
             name = __obj.__name__
             if name not in METHODS:
                 raise TemplateError(f"chat template: the method {name} is not supported")
@@ -373,21 +234,56 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 def bounded(name: str, work: Any) -> Any:
     """A filter that refuses arguments that are too large. Its other ways stay as they are."""
+    parameters = inspect.signature(work) if name in ORDERING else None
+
     @wraps(work)
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = args[1:] if hasattr(work, "jinja_pass_arg") else args
+        first = 1 if hasattr(work, "jinja_pass_arg") else 0
+        before, given = args[:first], args[first:]
         subject: Any = given[0] if given else None
         others = (*given[1:], *kwargs.values())
         if name == "format":
             if not isinstance(subject, str):
                 raise TemplateError("chat template: format: only texts are supported")
             check_percent(subject, others)
-        elif name in ("sort", "groupby", "unique", "dictsort") and hasattr(subject, "__len__"):
-            check_count(subject)
-        elif name in ("sort", "groupby", "unique"):
-            args = (*args[:len(args) - len(given)], list_filter(subject), *given[1:])
+        elif name in LAZY and subject:
+            check_attribute(kwargs.get("attribute", others[0] if others else None))
+            args = (*before, looking(subject), *given[1:])
+        elif parameters is not None:
+            subject = listed(subject)
+            args = (*before, subject, *given[1:])
+            attribute = parameters.bind(*args, **kwargs).arguments.get("attribute")
+            check_keys(subject, attribute, *before)
+        elif name == "dictsort":
+            compared(subject)
         check_call(name, subject, others)
         return charge(work(*args, **kwargs))
+
+    return run
+
+
+def check_attribute(path: Any) -> None:
+    """Refuses a path of attributes, which is followed for each value, that is too long."""
+    if isinstance(path, str) and len(path) > ATTRIBUTE_MAX:
+        raise TemplateError(f"chat template: a path of attributes of at most {ATTRIBUTE_MAX} "
+                            "characters expected")
+
+
+def check_keys(values: list[Any], attribute: Any, environment: Environment) -> None:
+    """Refuses to compare values, or those attributes of them, that are too large for that."""
+    compared(values)
+    if attribute is not None:
+        check_attribute(attribute)
+        for path in attribute.split(",") if isinstance(attribute, str) else (attribute,):
+            compared(listed(map(make_attrgetter(environment, path), values)))
+
+
+def bounded_test(name: str, work: Any) -> Any:
+    """A test that refuses to compare what is too large for that."""
+    @wraps(work)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        limit = searched if name == "in" else compared
+        return work(*map(limit, args), **{key: limit(value) for key, value in kwargs.items()})
 
     return run
 
@@ -398,9 +294,12 @@ def make_sandbox() -> Sandbox:
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols],
         optimized=False, finalize=as_it_is)
     environment.filters["tojson"] = to_json
-    environment.filters.update(join=join_filter, list=list_filter, sum=sum_filter)
+    environment.filters.update(join=join_filter, list=listed, sum=sum_filter)
     for name, work in list(environment.filters.items()):
         environment.filters[name] = bounded(name, work) if name in FILTERS else refused(name)
+    environment.filters |= {COMPARED: compared, SEARCHED: searched}
+    for name in COMPARING:
+        environment.tests[name] = bounded_test(name, environment.tests[name])
     del environment.globals["lipsum"]  # makes text of any length
     environment.globals["strftime_now"] = strftime_now
     environment.globals["raise_exception"] = raise_exception
@@ -422,16 +321,34 @@ def parse(environment: Sandbox, source: str) -> tuple[nodes.Template, set[str]]:
     for loop in list(tree.find_all(nodes.For)):
         look = nodes.Call(nodes.Name(CLOCK, "load"), [], [], None, None)
         loop.body.insert(0, nodes.ExprStmt(look).set_lineno(loop.lineno))
+        if loop.test is not None:  # of a loop whose body may never run
+            loop.test = nodes.And(nodes.Not(look), loop.test)
     return Joining().visit(tree), variables
 
 
 class Joining(NodeTransformer):
-    """Puts a bounded call in the place of every `~`, and counts what slices make."""
+    """Puts a bounded call in the place of every `~`, counts what slices make, and looks at what is
+    compared, searched, or a key that is looked up."""
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        """Inner ones first."""
+        self.generic_visit(node)
+        node.expr = limited(COMPARED, node.expr)
+        for part in node.ops:
+            part.expr = limited(SEARCHED if part.op in ("in", "notin") else COMPARED, part.expr)
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
+        """Inner ones first."""
+        self.generic_visit(node)
+        node.key = limited(COMPARED, node.key)
+        return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         """Inner ones first."""
         self.generic_visit(node)
         if not isinstance(node.arg, nodes.Slice):
+            node.arg = limited(COMPARED, node.arg)
             return node
         call = nodes.Call(nodes.Name(CHARGE, "load"), [node], [], None, None)
         return call.set_lineno(node.lineno)
@@ -441,3 +358,12 @@ class Joining(NodeTransformer):
         self.generic_visit(node)
         call = nodes.Call(nodes.Name(JOIN, "load"), node.nodes, [], None, None)
         return call.set_lineno(node.lineno)
+
+
+def limited(name: str, node: nodes.Expr) -> nodes.Expr:
+    """That filter around an expression, unless it is a constant."""
+    if isinstance(node, nodes.Const):
+        return node
+    made = nodes.Filter(node, name, [], [], None, None)
+    made.set_lineno(node.lineno)
+    return made

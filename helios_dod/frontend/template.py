@@ -10,19 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from helios_dod.frontend.sandbox import (
-    BUDGET,
-    CHARGE,
-    CLOCK,
-    JOIN,
-    OUTPUT_CHARACTERS_MAX,
-    Budget,
-    TemplateError,
-    charge,
-    join_texts,
-    make_sandbox,
-    parse,
-)
+from helios_dod.frontend.sandbox import CHARGE, CLOCK, JOIN, join_texts, make_sandbox, parse
+from helios_dod.frontend.sizes import BUDGET, OUTPUT_CHARACTERS_MAX, Budget, TemplateError, charge
 
 RENDER_SECONDS_MAX = 2.0  # of this thread's processor: a machine that is busy refuses nothing
 

@@ -1,7 +1,8 @@
 """helios prepare: a checkpoint becomes a signed core."""
 
 import argparse
-from pathlib import Path
+
+from helios_dod.folders import named_path
 
 DEFAULT_NAMESPACE = "local"
 
@@ -10,13 +11,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
     parser.add_argument(
         "--checkpoint",
-        type=Path,
+        type=named_path,
         required=True,
         metavar="PATH",
         help="a GGUF file, or a Hugging Face folder with safetensors",
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="CORE", help="the folder to make"
+        "--out", type=named_path, required=True, metavar="CORE", help="the folder to make"
     )
     parser.add_argument(
         "--recipe", metavar="NAME", help="which family of models it is (default: by the checkpoint)"
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--key",
-        type=Path,
+        type=named_path,
         metavar="FILE",
         help="Ed25519 key in PEM form (default: this user's, made on first use)",
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from helios_dod.contract.drafting import require_history
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.prepared import PreparedContract
 from helios_dod.cores.acceptance import authorize
-from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.engine import Engine
 from helios_dod.executors.base import Executor, Geometry
@@ -152,10 +152,10 @@ class NativeModel:
         worker = mask_worker(made.core, world)
         phases["world"] = time.perf_counter() - mark
         mark = time.perf_counter()
-        loaded = (made.core.weights(trust=trust_weights, progress=progress)
-                  if executor.reads_weights else {})
-        if executor.reads_weights and not trust_weights:
-            check_padding(made.manifest, loaded)  # type: ignore[arg-type]
+        loaded: dict[str, np.ndarray] = {}
+        if executor.reads_weights:
+            manifest: Any = made.manifest
+            loaded = made.core.weights(trust_weights, progress, manifest)
         weights = [rank_weights(made, loaded, rank) for rank in range(ranks)]
         phases["weights"] = time.perf_counter() - mark
         mark = time.perf_counter()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helios_dod.errors import UserError
+from helios_dod.folders import named_path
 from helios_dod.limits import SIZES
 from helios_dod.server.settings import Sections, api_keys, settle
 
@@ -41,6 +42,24 @@ def byte_count(text: str) -> int:
             f"expected bytes such as 800M or 4G, got {text!r}") from None
 
 
+def positive_bytes(text: str) -> int:
+    """The same, of at least one byte."""
+    if (count := byte_count(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected at least one byte, got {text!r}")
+    return count
+
+
+def positive(text: str) -> int:
+    """A number of at least 1; who wants the default leaves the option out."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `helios serve`."""
     parser.usage = "helios serve [options] [CORE]"
@@ -52,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def declare(sections: Sections) -> None:
     """Every option, in the order of the help."""
-    sections.add("core", nargs="?", type=Path, default=None,
+    sections.add("core", nargs="?", type=named_path, default=None,
                  help="a core folder; without one, the demo model, prepared once")
     sections.add("--config", type=Path, metavar="FILE", default=None,
                  help="options from a YAML or TOML file")
@@ -85,7 +104,7 @@ def declare_listener(sections: Sections) -> None:
         help="largest request body (default 8M)")
     add("--remote-images", action="store_true", default=False,
         help="fetch images that requests name by an http(s) address, of public hosts only")
-    add("--workers", type=int, default=1, help="frontend processes (default %(default)s)")
+    add("--workers", type=positive, default=1, help="frontend processes (default %(default)s)")
     add("--no-ui", action="store_true", default=False, help="serve no page at /")
 
 
@@ -93,11 +112,11 @@ def declare_admission(sections: Sections) -> None:
     """How much may be in the server."""
     sections.title("admission")
     add = sections.add
-    add("--max-active", type=int, default=0, metavar="N",
+    add("--max-active", type=positive, default=0, metavar="N",
         help="requests that run at once (default: as many as --limits allows)")
-    add("--queue-capacity", type=int, default=0, metavar="N",
+    add("--queue-capacity", type=positive, default=0, metavar="N",
         help="requests that may wait beyond those; more get 429 (default: as --limits allows)")
-    add("--frontend-workers", type=int, default=0, metavar="N",
+    add("--frontend-workers", type=positive, default=0, metavar="N",
         help="requests prepared at once, over all workers (default: two a worker)")
     add("--event-capacity", type=int, default=64, metavar="N",
         help="events that a slow reader's answer may hold at least; an answer's own budget may be "
@@ -109,7 +128,7 @@ def declare_model(sections: Sections) -> None:
     sections.title("model")
     add = sections.add
     add("--model-name", metavar="NAME", default=None, help="serve the model under this id")
-    add("--context", type=int, default=0, metavar="TOKENS",
+    add("--context", type=positive, default=0, metavar="TOKENS",
         help="tokens of prompt and answer of one request (default: the core's)")
     add("--tool-syntax", metavar="NAME", default=None,
         help="how the model writes tool calls, or none (default: as the core says)")
@@ -125,7 +144,7 @@ def declare_engine(sections: Sections) -> None:
     """How it runs."""
     sections.title("engine")
     add = sections.add
-    add("--cache-memory", type=byte_count, default=0, metavar="BYTES",
+    add("--cache-memory", type=positive_bytes, default=0, metavar="BYTES",
         help="memory of the attention cache, such as 800M (default: chosen from what is free)")
     add("--offload-memory", type=byte_count, default=0, metavar="BYTES",
         help="host memory for cached pages that the cache has no room for (default: none)")
@@ -133,9 +152,9 @@ def declare_engine(sections: Sections) -> None:
         help="keep pages that this memory has no room for in a nameless file there")
     add("--offload-disk-size", type=byte_count, default=0, metavar="BYTES",
         help="size of that file; its blocks are reserved at start")
-    add("--threads", type=int, default=0, metavar="N",
+    add("--threads", type=positive, default=0, metavar="N",
         help="compute threads (default: one a processor)")
-    add("--speculative-width", type=int, default=0, metavar="W",
+    add("--speculative-width", type=positive, default=0, metavar="W",
         help="load every captured speculative program up to this width, pending token included "
              "(default: the widths that the core selects)")
     add("--history-drafting", action="store_true", default=False,
@@ -154,7 +173,7 @@ def declare_engine(sections: Sections) -> None:
     add("--record", type=Path, metavar="FILE", default=None,
         help="keep the last ticks of the scheduler and write them when the engine ends, "
              "for `helios replay`")
-    add("--record-ticks", type=int, default=0, metavar="N",
+    add("--record-ticks", type=positive, default=0, metavar="N",
         help="ticks to keep at most (default: 100000)")
     add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"], default=None,
         help="capacity of the scheduler's tables (default: the smallest that fits)")
@@ -289,9 +308,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     if args.costs is not None and args.executor != "simulated":
         raise UserError("--costs: goes with --executor simulated, got --executor core")
-    for name in ("max_active", "queue_capacity", "context", "threads", "drain_seconds",
-                 "speculative_width", "record_ticks", "frontend_workers", "restart_engine",
-                 "offload_memory", "offload_disk_size"):
+    for name in ("drain_seconds", "restart_engine", "offload_memory", "offload_disk_size"):
         if getattr(args, name) < 0:
             raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
                             f"got {getattr(args, name)}")

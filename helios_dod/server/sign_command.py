@@ -4,21 +4,22 @@ Signing is not accepting: what was accepted under another key or namespace no lo
 --accept here, or when the core is served, says so."""
 
 import argparse
-from pathlib import Path
 
 from helios_dod.cores.acceptance import authorize, refusal
+from helios_dod.cores.index import check_namespace
 from helios_dod.cores.keys import user_key
-from helios_dod.cores.reader import check_namespace, open_core
+from helios_dod.cores.reader import open_core
 from helios_dod.cores.writer import sign_again
 from helios_dod.errors import UserError
+from helios_dod.folders import named_path
 from helios_dod.progress import Progress
 from helios_dod.server.verification import verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
-    parser.add_argument("core", type=Path, metavar="CORE", help="a core's folder")
-    parser.add_argument("--key", type=Path, metavar="FILE",
+    parser.add_argument("core", type=named_path, metavar="CORE", help="a core's folder")
+    parser.add_argument("--key", type=named_path, metavar="FILE",
                         help="Ed25519 key in PEM form (default: this user's, made on first use)")
     parser.add_argument("--namespace", metavar="NAME",
                         help="publisher to sign for (default: the core's)")

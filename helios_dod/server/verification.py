@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.prepared import PreparedContract
-from helios_dod.cores.padding import check_padding
 from helios_dod.cores.reader import Core
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.requests import RequestError, decode_chat
@@ -42,7 +41,7 @@ def verify(core: Core, progress: Callable[[int], None] | None = None) -> Verifie
     manifest = core.manifest()
     contract = core.prepared(manifest)
     verified = verify_frontend(core, contract)
-    check_padding(manifest, core.weights(progress=progress))
+    core.weights(progress=progress, manifest=manifest)
     return verified
 
 

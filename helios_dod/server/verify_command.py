@@ -4,17 +4,17 @@ fails."""
 import argparse
 import json
 import time
-from pathlib import Path
 
 from helios_dod.cores.acceptance import refusal
 from helios_dod.cores.reader import open_core
+from helios_dod.folders import named_path
 from helios_dod.progress import Progress, format_bytes
 from helios_dod.server.verification import verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
-    parser.add_argument("core", type=Path, metavar="CORE", help="a core's folder")
+    parser.add_argument("core", type=named_path, metavar="CORE", help="a core's folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
