@@ -6,14 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helios_dod.executors.simulated_device import EMPTY_HISTORY, record
 from helios_dod.limits import NO_ROW
 from helios_dod.simulation.invariants import Violation, require
 from helios_dod.simulation.kinds import Kinds
 from helios_dod.simulation.simulator import Drafting, Live, Simulator, Workload
 from helios_dod.terms import (
     OP_SPECULATIVE,
+    PAGE_IMMUTABLE,
     PAGE_LEAVING,
+    PAGE_OFFLOADED,
+    SLOT_DECODE,
     SNAPSHOT_READY,
     SOURCE_STATE_ROW,
 )
@@ -76,10 +78,10 @@ def planned(seed, kinds, count):
 
 def answers(made, tiers=None, **fields):
     """What a simulator answers to requests; the simulator."""
-    simulator = Asked(made, walked=False, workload=replace(WHOLE, **(tiers or {})), **fields)
+    simulator = Asked(made, walked=False, workload=replace(WHOLE, **(tiers or {})), contents=True,
+                      **fields)
     while simulator.planned or simulator.live:
         simulator.tick()
-        check_state(simulator)
         require(int(simulator.world[0]["clock"]["tick"]) < 30_000, "requests never end")
     simulator.run(0)
     return simulator.answers, simulator
@@ -87,35 +89,6 @@ def answers(made, tiers=None, **fields):
 
 def count(simulator, name):
     return int(simulator.world[0]["counters"][name])
-
-
-def text_behind(world, row):
-    """Tokens that a READY snapshot's state has consumed, by the pages before it and its own."""
-    tokens, s, pages = [], world["snapshots"], world["pages"]
-    page, size = int(s["page"][row]), int(world["settings"]["page_tokens"])
-    while page != NO_ROW:
-        tokens = pages["ids"][page, :size].tolist() + tokens
-        page = int(pages["parent"][page])
-    return tokens + s["ids"][row, : int(s["endpoint"][row]) - len(tokens)].tolist()
-
-
-def check_state(simulator):
-    """State rows of every READY snapshot are those of exactly its text."""
-    w, histories = simulator.world[0], simulator.executor.histories
-    if histories is None or not simulator.kinds.stateful:
-        return
-    stride = int(w["settings"]["state_rows"])
-    for row in np.nonzero(w["snapshots"]["state"] == SNAPSHOT_READY)[0]:
-        text = text_behind(w, row)
-        require(len(text) == int(w["snapshots"]["endpoint"][row]), f"snapshots[{row}]: its text")
-        whole = w["settings"]["partial"] or len(text) % int(w["settings"]["page_tokens"]) == 0
-        require(bool(whole), f"snapshots[{row}].endpoint {len(text)}, inside a page")
-        history = np.uint64(EMPTY_HISTORY)
-        for token in text:
-            history = np.uint64(record(history, np.int32(token)))
-        for r in range(simulator.kinds.state_rows):
-            held = histories.saved_rows[0][row * stride + r]
-            require(held == history, f"snapshots[{row}]: row {r} is not the state behind its text")
 
 
 @pytest.mark.parametrize("kinds", KINDS)
@@ -169,11 +142,8 @@ def test_snapshots_whose_pages_are_away_are_hit(kinds):
             copy_late=0.1, memory_pages=(4, 12, 16)[seed % 3], disk_pages=(0, 6)[seed % 2],
             copy_ns=20)
         simulator = Simulator(seed, walked=False, kinds=kinds, workload=load, pages=14,
-                              drafting=(Drafting(), ROUNDS)[seed // 2 % 2])
-        for _ in range(900):
-            simulator.tick()
-            check_state(simulator)
-        simulator.run(0)
+                              contents=True, drafting=(Drafting(), ROUNDS)[seed // 2 % 2])
+        simulator.run(900)
         for name in totals:
             totals[name] += count(simulator, name)
     assert all(totals.values()), totals
@@ -190,11 +160,9 @@ def test_a_snapshot_goes_with_the_page_that_is_dropped():
 
 def test_rounds_that_jump_over_page_boundaries_leave_no_inexact_state():
     """Without storage for parts of pages only rounds that end on a boundary leave a snapshot."""
-    simulator = Simulator(5, walked=False, kinds=WINDOWED, workload=WHOLE,
+    simulator = Simulator(5, walked=False, kinds=WINDOWED, workload=WHOLE, contents=True,
                           drafting=replace(ROUNDS, accept=95, refuse=0.0))
-    for _ in range(3000):
-        simulator.tick()
-        check_state(simulator)
+    simulator.run(3000)
     assert count(simulator, "drafts_accepted") > 200
     assert int(simulator.world[0]["snapshots"]["taken"].sum()) > 20
 
@@ -305,3 +273,66 @@ def test_rounds_are_given_rows_of_their_own():
     assert {p.state_rows_per_request for p in programs if p.operation != OP_SPECULATIVE} == {2}
     assert int(simulator.world[0]["settings"]["state_rows"]) == most
     assert int(simulator.world[0]["pages"]["state"].max()) <= PAGE_LEAVING
+
+
+def with_contents(kinds, seed):
+    """A simulator whose device's contents are judged."""
+    return Simulator(seed, walked=False, kinds=kinds, workload=replace(WHOLE, **TIERS),
+                     drafting=ROUNDS, contents=True, pages=14)
+
+
+@pytest.mark.parametrize("what, message", [
+    ("record", "records of other tokens"), ("latent", "latent records"),
+    ("shifted", "of the shifted view"), ("links", "the page before it"),
+    ("state", "state row"), ("window", "of its window"), ("endpoint", r"snapshots\[")])
+def test_canary_contents(what, message):
+    """Each thing that the oracle of contents looks at, changed by one bit."""
+    simulator = with_contents(EVERYTHING, 70)
+    w, executor = simulator.world[0], simulator.executor
+    histories, pages, s = executor.histories, w["pages"], w["snapshots"]
+    deep, rows = [], np.zeros(0)
+    while not (deep and rows.size):
+        simulator.tick()
+        deep = [int(p) for p in np.nonzero(pages["state"] == PAGE_IMMUTABLE)[0]
+                if len(simulator.contents.tokens_up_to(int(p))) > EVERYTHING.shift]
+        rows = np.nonzero((s["state"] == SNAPSHOT_READY) & (s["window_end"] > s["window_first"]))[0]
+    place, row = int(pages["place"][deep[0]]), int(rows[0])
+    ring = s["window_pages"].shape[1]
+    windowed = int(s["window_pages"][row, s["window_first"][row] % ring])
+    changed = {
+        "record": (executor.cache, (place, 3)), "latent": (histories.pages[1], (place, 0)),
+        "shifted": (histories.pages[2], (place, 5)), "links": (histories.pages[0], (place,)),
+        "state": (histories.saved_rows[0], (row * int(w["settings"]["state_rows"]) + 1,)),
+        "window": (histories.pages[5], (windowed, 2)),
+        "endpoint": (s["endpoint"], (row,))}
+    simulator.contents.check()
+    array, at = changed[what]
+    array[at] ^= 1
+    with pytest.raises(Violation, match=message):
+        simulator.contents.check()
+    array[at] ^= 1
+    simulator.contents.check()
+
+
+def test_canary_contents_of_a_slot_and_of_a_tier():
+    """State rows of a request that nothing is in flight of, and a page in host memory."""
+    simulator = with_contents(HYBRID, 71)
+    w, executor = simulator.world[0], simulator.executor
+    found = set()
+    for _ in range(600):
+        simulator.tick()
+        idle = [s for s in w["slots"]["live"][: int(w["slots"]["live_count"])]
+                if w["slots"]["in_flight"][s] == 0 and w["slots"]["state"][s] == SLOT_DECODE]
+        away = np.nonzero(w["pages"]["state"] == PAGE_OFFLOADED)[0]
+        stride = int(w["settings"]["state_rows"])
+        for name, array, rows in (
+                ("slot", executor.histories.rows[0], [s * stride for s in idle[:1]]),
+                ("tier", executor.memory, w["pages"]["place"][away[:1]])):
+            for row in rows:
+                before = array[row].copy()
+                array[row] ^= np.uint64(1)
+                with pytest.raises(Violation):
+                    simulator.contents.check()
+                array[row] = before
+                found.add(name)
+    assert found == {"slot", "tier"}

@@ -22,13 +22,14 @@ def test_a_violation_is_told_with_its_command(monkeypatch, capsys):
     assert "2 violations" in told
 
 
-@pytest.mark.parametrize("mode", [(), ("--fused",)], ids=["walked", "fused"])
+@pytest.mark.parametrize("mode", [(), ("--fused",), ("--oracle",)],
+                         ids=["walked", "fused", "oracle"])
 def test_a_seed_prints_its_digest_last(mode):
     """Two processes, one digest; the walked tick leaves the bytes of the fused one."""
     command = [sys.executable, "-m", "helios_dod.simulation", "--seed", "11", "--ticks", "60"]
     lines = subprocess.run([*command, *mode], capture_output=True, text=True,
                            check=True).stdout.splitlines()
-    assert lines[-1] == swarm.run_seed(11, 60, walked=False).digest
+    assert lines[-1] == swarm.run_seed(11, 60, swarm.FUSED).digest
 
 
 # Few seeds that take every rare branch together: tiers with failures, snapshots and windows, rounds
@@ -40,6 +41,6 @@ def test_every_counter_moves():
     """Counters are the marks of rare branches: over the corpus none of them stays at zero."""
     tally = swarm.Tally()
     for seed in CORPUS:
-        tally.add(swarm.run_seed(seed, 400, walked=False))
+        tally.add(swarm.run_seed(seed, 400, swarm.FUSED))
     assert not tally.violations
     assert tally.counters and not tally.untaken

@@ -5,9 +5,10 @@
 
 import argparse
 import sys
+import time
 
 from helios_dod.simulation.simulator import Simulator
-from helios_dod.simulation.swarm import Tally, run_seeds, shape
+from helios_dod.simulation.swarm import FUSED, ORACLE, WALKED, Tally, run_seeds, shape
 
 
 def span(text: str) -> range:
@@ -16,17 +17,21 @@ def span(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def swarm(options: argparse.Namespace) -> int:
+def swarm(options: argparse.Namespace, mode: str) -> int:
     """Runs every seed; 1 if one broke a rule."""
-    tally, flag = Tally(), " --fused" if options.fused else ""
-    for run in run_seeds(options.seeds, options.ticks, not options.fused, options.jobs):
+    tally, began = Tally(), time.perf_counter()
+    flag = "" if mode == WALKED else f" --{mode}"
+    for run in run_seeds(options.seeds, options.ticks, mode, options.jobs):
         tally.add(run)
         if run.violation:
             print(f"seed {run.seed}: {run.violation}\n    python -m helios_dod.simulation "
                   f"--seed {run.seed} --ticks {options.ticks}{flag}", flush=True)
-    print(f"{tally.seeds} seeds, {tally.ticks} ticks, {tally.finished} answers judged, "
-          f"{len(tally.violations)} violations, {tally.seconds:.0f} s of {options.jobs} processes")
-    print(f"counters that never moved: {', '.join(tally.untaken) or 'none'}")
+    print(f"{tally.seeds} seeds, {tally.ticks} {mode} ticks, {tally.finished} answers judged, "
+          f"{len(tally.violations)} violations, {time.perf_counter() - began:.0f} s, "
+          f"{tally.seconds:.0f} s of processor in {options.jobs} processes")
+    marks = len(tally.counters)
+    print(f"{marks - len(tally.untaken)} of {marks} marks hit; "
+          f"missing: {', '.join(tally.untaken) or 'none'}")
     print(tally.digest)
     return int(bool(tally.violations))
 
@@ -38,12 +43,16 @@ def main() -> int:
     parser.add_argument("--seeds", type=span, metavar="A-B")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--ticks", type=int, default=1000)
-    parser.add_argument("--fused", action="store_true",
-                        help="the fused tick, without checks in between")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--fused", action="store_const", dest="mode", const=FUSED, default=WALKED,
+                       help="the fused tick, without checks in between; answers are judged")
+    modes.add_argument("--oracle", action="store_const", dest="mode", const=ORACLE,
+                       help="the walked tick, and all that the device holds is judged after each")
     options = parser.parse_args()
     if options.seeds is not None:
-        return swarm(options)
-    simulator = Simulator(options.seed, walked=not options.fused, **shape(options.seed))
+        return swarm(options, options.mode)
+    simulator = Simulator(options.seed, walked=options.mode != FUSED,
+                          contents=options.mode == ORACLE, **shape(options.seed))
     result = simulator.run(options.ticks)
     print(f"seed {options.seed}: {shape(options.seed)} {simulator.workload} {simulator.kinds}")
     print(f"{simulator.finished} finished, {simulator.rejected} rejected")

@@ -28,6 +28,7 @@ from helios_dod.executors.simulated import (
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose, choose_windowed
 from helios_dod.schedule import TICK
+from helios_dod.simulation.contents import Contents
 from helios_dod.simulation.cuts import random_cuts
 from helios_dod.simulation.invariants import check_quiet, require
 from helios_dod.simulation.kinds import PLAIN, Kinds, swarm_kinds
@@ -141,7 +142,9 @@ class Simulator:
     def __init__(self, seed: int, walked: bool = True, size: str = "TEST_MIN", frames: int = 2,
                  host_pending: bool = False, lanes: int = 3, packed: int = 16, context: int = 512,
                  vocabulary: int = 50, pages: int = 24, workload: Workload | None = None,
-                 drafting: Drafting | None = None, kinds: Kinds | None = None) -> None:
+                 drafting: Drafting | None = None, kinds: Kinds | None = None,
+                 contents: bool = False) -> None:
+        """contents: all that the device holds is judged after every tick, too."""
         self.rng = random.Random(seed)
         self.stops_rng = random.Random(f"stops of {seed}")
         self.turns_rng = random.Random(f"turns of {seed}")
@@ -191,6 +194,7 @@ class Simulator:
         self.engine = Engine(self.world, self.executor, self.clock, self.worker)
         self.edge = Edge(self.world, 0)
         self.watch = Watch(self.world)
+        self.contents = Contents(self.world, self.executor, kinds) if contents else None
         self.live: dict[int, Live] = {}
         self.next_tag = 1
         self.finished = self.rejected = 0
@@ -345,6 +349,8 @@ class Simulator:
             self.walk()
         else:
             self.engine.step()
+        if self.contents is not None:
+            self.contents.check()
         if self.rng.random() < self.workload.drain:
             self.read()
         self.worker.work(self.rng)
