@@ -22,6 +22,7 @@ from helios_dod.ignition.preparation.options import PAGE_TOKENS, Options
 from helios_dod.ignition.preparation.programs import TextModel, TextPrograms
 from helios_dod.ignition.prepared import Weights
 from helios_dod.ignition.recipes.decoder import Decoder
+from helios_dod.ignition.recipes.gpt2 import Gpt2
 
 
 def shape(**fields: Any) -> ModelConfig:
@@ -38,6 +39,8 @@ SMALL_SHAPES: dict[str, ModelConfig] = {
     "windowed": shape(layers=3, hidden=512, heads=8, key_heads=2, head=64, intermediate=1024,
                       vocabulary=5000, tied=True, context=8192, rotary=Rotary(10_000.0, 64),
                       windows=(0, 40, 0)),
+    "layered": shape(architecture="gpt2", layers=2, hidden=256, heads=4, key_heads=4, head=64,
+                     intermediate=512, vocabulary=5000, tied=True, context=4096, rotary=None),
 }
 
 
@@ -61,9 +64,14 @@ def contract_of(graphs: list[Any], context: int) -> Any:
 def random_checkpoint(config: ModelConfig, seed: int = 0) -> Checkpoint:
     """Matrices of bf16 noise, norms of ones; nothing is made before it is read."""
     tensors: dict[str, Tensor] = {}
+    layered = config.architecture == "gpt2"
 
     def add(name: str, *shape_: int) -> None:
         order = len(tensors)
+        if layered and name.startswith(("layers.", "final_norm.")) and name.endswith(".weight"):
+            bias = name.removesuffix("weight") + "bias"
+            tensors[bias] = Tensor(bias, "F32", shape_[:1], lambda: np.random.default_rng(
+                (seed, order)).standard_normal(shape_[:1], np.float32).view(np.uint8))
 
         def matrix() -> np.ndarray:
             noise = np.random.default_rng((seed, order)).standard_normal(shape_, np.float32)
@@ -80,8 +88,18 @@ def random_checkpoint(config: ModelConfig, seed: int = 0) -> Checkpoint:
     add("final_norm.weight", c.hidden)
     if not c.tied:
         add("head.weight", c.vocabulary, c.hidden)
+    if layered:
+        add("positions.weight", c.context, c.hidden)
     for i in range(c.layers):
         at = f"layers.{i}."
+        if layered:
+            for norm in ("attention_norm", "feed_norm"):
+                add(f"{at}{norm}.weight", c.hidden)
+            add(at + "query_key_value.weight", 3 * c.hidden, c.hidden)
+            add(at + "attention_output.weight", c.hidden, c.hidden)
+            add(at + "up.weight", c.intermediate, c.hidden)
+            add(at + "down.weight", c.hidden, c.intermediate)
+            continue
         add(at + "attention_norm.weight", c.hidden)
         add(at + "feed_norm.weight", c.hidden)
         add(at + "query.weight", c.heads * c.head, c.hidden)
@@ -98,12 +116,13 @@ def build(checkpoint: Checkpoint, options: Options, cuda: bool) -> Model:
     """The decoder's programs for the host, or for CUDA."""
     builder = Builder()
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
-    decoder = Decoder(builder, shared, checkpoint, options)
+    family = Gpt2 if checkpoint.config.architecture == "gpt2" else Decoder
+    decoder = family(builder, shared, checkpoint, options)
     text = TextModel(decoder.buffers.logits, decoder.embed, decoder.run_layers, decoder.head)
     TextPrograms(builder, shared, text, options).emit()
-    weights = builder.weights()
+    weights, graphs = builder.weights(), builder.graphs
     if cuda:
         weights = row_major(builder.manifest, weights)
-        lower(builder.manifest, builder.graphs, PAGE_TOKENS)
+        graphs = lower(builder.manifest, graphs, PAGE_TOKENS)
     context = options.context_of(checkpoint.config.context)
-    return Model(builder.manifest, weights, contract_of(builder.graphs, context))
+    return Model(builder.manifest, weights, contract_of(graphs, context))

@@ -1,5 +1,6 @@
 """Programs for target cuda-sm90 as preparation makes them, on a machine without a GPU."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -7,16 +8,19 @@ import pytest
 from cuda_models import SMALL_SHAPES, build, random_checkpoint
 from ignition_fixtures import opened
 
-from helios_dod.contract.cuda import check_cuda
+from helios_dod.contract.cuda import SHARED_NBYTES_MAX, check_cuda
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.states import derive_views, prepare_states
 from helios_dod.contract.uses import BodyUses
+from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import pack_matrix, unpack_matrix
+from helios_dod.ignition.cuda.native import compile_native, decode_shared
 from helios_dod.ignition.cuda.tiles import (
     decode_tile,
     gated_tile,
     product_tile,
+    ring_tile,
     vector_tile,
 )
 from helios_dod.ignition.cuda.weights import dense, to_bf16
@@ -93,8 +97,62 @@ def test_one_token_and_many_use_their_products():
     entries = {program.name: [kernel.entry for kernel in kernels(
         manifest.cuda_bodies[program.cuda_body])] for program in manifest.programs}
     assert entries["decode_1"].count("gated_vector_product") == 3
-    assert entries["decode_2"].count("gated_product") == 3
-    assert "combine" in entries["decode_2"] and "combine" not in entries["prefill_64"]
+    assert entries["decode_2"].count("few_product") == 3 * 4 + 1
+    assert entries["prefill_64"].count("gated_product") == 2, "all layers but the last"
+    assert entries["decode_2"].count("combine") == 3
+
+
+@pytest.mark.parametrize("heads, ring", [(8, True), (9, False)])
+def test_attention_of_many_lanes_is_a_ring_where_the_group_fits(heads, ring):
+    """Nine heads a key head are more than a ring takes."""
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    shape = replace(SMALL_SHAPES["windowed"], heads=heads, key_heads=1, windows=(0,), layers=1)
+    manifest = build(random_checkpoint(shape), replace(OPTIONS, lanes=32), cuda=True).manifest
+    bodies = {program.name: manifest.cuda_bodies[program.cuda_body]
+              for program in manifest.programs}
+    entries = [kernel.entry for kernel in kernels(bodies["decode_32"])]
+    assert entries.count("decode_attention") == 1 and ("combine" not in entries) == ring
+    entries = [kernel.entry for kernel in kernels(bodies["decode_16"])]
+    assert entries.index("combine") == entries.index("decode_attention") + 1
+
+
+def test_layer_norms_biases_and_plain_activations_have_kernels():
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    manifest = build(random_checkpoint(SMALL_SHAPES["layered"]), OPTIONS, cuda=True).manifest
+    check_cuda(manifest)
+    body = next(manifest.cuda_bodies[program.cuda_body] for program in manifest.programs
+                if program.name == "decode_2")
+    entries = [kernel.entry for kernel in kernels(body)]
+    assert entries.count("embed") == 2 and entries.count("activate") == 2
+    assert entries.count("normalise") == 5 and entries.count("decode_attention") == 2
+
+
+def test_programs_with_masks_are_twins_of_those_without():
+    made = model()
+    graphs = {graph.program: graph for graph in made.contract.model.graphs}
+    assert [graph.program for graph in made.contract.model.graphs] == [
+        program.name for program in made.manifest.programs]
+    masked = {name for name, graph in graphs.items() if any(
+        binding.source == contract.GRAMMAR_MASK for binding in graph.bindings)}
+    assert masked == {f"{name}_masked" for name in (
+        "prefill_64", "mixed_64", "decode_1", "decode_2")}
+    for name in masked:
+        twin = [[binding.source for binding in graphs[one].bindings] for one in (
+            name, name.removesuffix("_masked"))]
+        assert set(twin[0]) - set(twin[1]) == {contract.GRAMMAR_MASK}
+
+
+@pytest.mark.parametrize("heads, key_heads, head, group_fits", [
+    (32, 8, 128, True), (32, 8, 64, True), (9, 3, 64, True), (32, 2, 128, False),
+    (16, 8, 256, False)])
+def test_ring_tiles_fit_a_processor(heads, key_heads, head, group_fits):
+    for lanes in (1, 2, 8, 17, 32, 64, 256):
+        tile = ring_tile(lanes, heads, key_heads, head, 16)
+        assert (tile is not None) == (group_fits and 17 <= lanes <= 64)
+        if tile is not None:
+            assert 1 <= tile.splits <= 8 and 32 * tile.warps % head == 0
+            shared = decode_shared(head, heads // key_heads, tile.warps, tile.depth)
+            assert 2 * shared <= SHARED_NBYTES_MAX
 
 
 def test_quantised_matrices_round_to_nearest():
@@ -142,6 +200,13 @@ def test_shapes_without_kernels_are_refused():
     pytest.importorskip("triton", reason="kernels are compiled by Triton")
     with pytest.raises(PreparationError, match="heads of 24"):
         build(opened("mistral"), OPTIONS, cuda=True)
+
+
+def test_what_does_not_compile_is_told_with_its_constants():
+    with pytest.raises(PreparationError, match=r"decode.cu with .*'HEAD': 20.*\n.*shape"):
+        compile_native("decode.cu", dict(
+            HEADS=8, KEY_HEADS=2, HEAD=20, HALF=8, PAGE=16, WINDOW=0, INTERLEAVED=0, BIAS=0, NORM=0,
+            PARTIALS=1, TOKENS=1, SPLITS=1, WARPS=4, DEPTH=2), 90)
 
 
 def small_body():

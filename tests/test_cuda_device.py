@@ -9,6 +9,7 @@ from cuda_models import SMALL_SHAPES, build, random_checkpoint
 from host_harness import Harness
 from plain_device import PlainDevice
 
+from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.executors.base import DeviceError
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.limits import SMALL
@@ -16,7 +17,7 @@ from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
 from helios_dod.world import boot, dtype_of
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton")
-OPTIONS = Options(lanes=16, context=2048, packed=(64,))
+OPTIONS = Options(lanes=32, context=2048, packed=(64,))
 LOGITS_RMS = 2e-2  # relative, of bf16 against float32
 
 
@@ -46,8 +47,8 @@ def executor():
 def pair(request):
     """A plain device and a CUDA one with the same weights."""
     checkpoint = random_checkpoint(SMALL_SHAPES[request.param])
-    plain = Harness(build(checkpoint, OPTIONS, cuda=False), PlainDevice(), slots=16, pages=512)
-    device = Harness(build(checkpoint, OPTIONS, cuda=True), executor(), slots=16, pages=512)
+    plain = Harness(build(checkpoint, OPTIONS, cuda=False), PlainDevice(), slots=32, pages=1024)
+    device = Harness(build(checkpoint, OPTIONS, cuda=True), executor(), slots=32, pages=1024)
     yield plain, device
     device.close()
 
@@ -158,6 +159,47 @@ def test_stops_limits_and_bias_are_the_devices(pair):
                  stop_tokens=[77] + [-1] * 7)
     assert device.prefill({1: [4, 5, 6]})[0] == 77
     assert device.world[0]["completions"]["status"][device.frame][0] == 1
+
+
+def test_a_mask_leaves_what_it_allows(pair):
+    device, allowed = pair[1], np.array([5, 31, 32, 997, 4999])
+    words = np.zeros(-(-device.buffer("logits").shape[1] // 32), np.uint32)
+    np.bitwise_or.at(words, allowed // 32, np.uint32(1) << (allowed % 32).astype(np.uint32))
+    mask = {contract.GRAMMAR_MASK: words}
+    device.admit(slot=3)
+    device.prefill({3: [9, 8, 7]})
+    best = allowed[device.logits(1)[0][allowed].argmax()]
+    device.admit(slot=3)
+    assert device.step("prefill_64_masked", {3: [9, 8, 7]}, 1, mask)[0] == best
+    logits = device.logits(1)[0]
+    assert np.isfinite(logits).nonzero()[0].tolist() == allowed.tolist()
+    device.admit(slot=3, temperature=5.0, seed=4)
+    device.prefill({3: [9, 8, 7]})
+    for name in ("decode_1_masked", "decode_16_masked"):
+        assert device.step(name, {3: [-1]}, 1, mask)[0] in allowed
+    everything = device.step("decode_1_masked", {3: [-1]}, 1)
+    assert np.isfinite(device.logits(1)).all() and everything[0] >= 0
+
+
+@pytest.mark.parametrize("batch", [2, 8, 16, 32])
+def test_batches_of_every_size_agree_with_plain(pair, batch):
+    """Products of few tokens, and attention split over a cluster, at each number of lanes."""
+    rng = np.random.default_rng(batch)
+    lengths = rng.integers(1, 300, batch)
+    for harness in pair:
+        for slot, length in enumerate(lengths):
+            harness.admit(slot)
+            prompt = np.random.default_rng(slot).integers(0, 5000, length).tolist()
+            for start in range(0, length, 64):
+                harness.prefill({slot: prompt[start : start + 64]})
+        for token in (8, 9):
+            harness.decode_host({slot: token + slot for slot in range(batch)})
+    plain, cuda = (harness.logits(batch) for harness in pair)
+    for row in range(batch):
+        assert near(plain[row], cuda[row]), row
+    for harness in pair:
+        for slot in list(harness.rows):
+            harness.release(slot)
 
 
 def test_errors_name_what_is_wrong(pair):

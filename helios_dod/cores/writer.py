@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
 import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -312,7 +313,7 @@ def _write_weights(
         for piece in weights.pieces():
             written += len(piece)
             if cipher is None:
-                file.write(piece)
+                _write_sparse(file, piece)
                 digests.update(piece)
             else:
                 held += piece
@@ -325,12 +326,22 @@ def _write_weights(
                 progress(len(piece))
         if cipher is not None and held:
             file.write(cipher.seal(weights.resource_id, number, weights.nbytes, chunk, bytes(held)))
+        if cipher is None:
+            file.truncate(written)
         file.flush()
         os.fsync(file.fileno())
     assert written == weights.nbytes, "a stream is as long as it says"
     return core_pb2.WeightResource(
         id=weights.resource_id, nbytes=written, chunk_nbytes=CHUNK_NBYTES, rank=weights.rank,
         chunk_sha256=[] if cipher else digests.finish())
+
+
+def _write_sparse(file: BinaryIO, piece: memoryview) -> None:
+    """Writes a piece, or leaves a hole where all of it is zero."""
+    if np.frombuffer(piece, np.uint8).any():
+        file.write(piece)
+    else:
+        file.seek(len(piece), os.SEEK_CUR)
 
 
 def _replace(partial: Path, target: Path) -> None:

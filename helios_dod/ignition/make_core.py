@@ -11,31 +11,41 @@ from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.prepared import PreparationError, Prepared
 from helios_dod.ignition.recipes import prepare
+from helios_dod.ignition.recipes.shapes import checkpoint_of as open_shape
+from helios_dod.ignition.recipes.shapes import without_values
 from helios_dod.progress import Progress
 
 
 def make_core(
-    checkpoint: Path,
+    checkpoint: Path | None,
     target: Path,
     options: Options,
     *,
     namespace: str,
     target_device: str = "host",
     recipe: str | None = None,
+    random_weights: str | None = None,
     key_path: Path | None = None,
     overwrite: bool = False,
 ) -> None:
     """Prepares `checkpoint` into the core folder `target`, accepted by this user, with progress.
 
+    random_weights: a shape instead of a checkpoint, whose matrices are zero in the core and are
+    made by `serve --random-weights`.
+
     target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16.
     Raises PreparationError, CoreError, ContractError, UserError."""
     check_target(target, overwrite)  # before the work; the writer looks again under its lock
     key = user_key(key_path)
-    opened = open_checkpoint(checkpoint)
+    if random_weights is not None and target_device == "host":
+        raise PreparationError("random weights: expected target cuda-sm90, got host")
+    opened = open_shape(random_weights) if random_weights else open_checkpoint(_given(checkpoint))
     if target_device == "host":
         prepared = prepare(opened, options, recipe)
     else:
         prepared = _for_cuda(opened, options, recipe)
+    if random_weights is not None:
+        prepared = without_values(prepared)
     check_frontend(prepared)
     with Progress(f"preparing {target.name}", prepared.weights.nbytes) as progress:
         write_core(
@@ -46,6 +56,12 @@ def make_core(
             overwrite=overwrite,
             progress=progress,
         )
+
+
+def _given(checkpoint: Path | None) -> Path:
+    if checkpoint is None:
+        raise PreparationError("expected a checkpoint, or a shape for random weights")
+    return checkpoint
 
 
 def check_frontend(prepared: Prepared) -> None:

@@ -9,13 +9,7 @@ DEFAULT_NAMESPACE = "local"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
-    parser.add_argument(
-        "--checkpoint",
-        type=named_path,
-        required=True,
-        metavar="PATH",
-        help="a GGUF file, or a Hugging Face folder with safetensors",
-    )
+    add_source(parser)
     parser.add_argument(
         "--out", type=named_path, required=True, metavar="CORE", help="the folder to make"
     )
@@ -78,6 +72,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a core that is there")
 
 
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """What weights the core has."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--checkpoint",
+        type=named_path,
+        metavar="PATH",
+        help="a GGUF file, or a Hugging Face folder with safetensors",
+    )
+    source.add_argument(
+        "--random-weights",
+        metavar="SHAPE",
+        help="a published shape without a checkpoint, for measurements: serve --random-weights "
+        "makes its matrices on the device",
+    )
+
+
 def add_speculation(parser: argparse.ArgumentParser) -> None:
     """Which speculative programs are made."""
     parser.add_argument(
@@ -117,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         options,
         recipe=args.recipe,
         target_device=args.target,
+        random_weights=args.random_weights,
         namespace=args.namespace,
         key_path=args.key,
         overwrite=args.overwrite,

@@ -22,19 +22,24 @@ def on_device(contract: PreparedContract, programs: tuple[int, ...]) -> bool:
     return targets == {True}
 
 
-def plan_for_device(path: Path, options: Options, threads: int) -> tuple[Plan, Executor]:
+def plan_for_device(path: Path, options: Options, threads: int,
+                    random_weights: bool = False) -> tuple[Plan, Executor]:
     """A core's plan and its executor. Where nothing says how large the cache shall be, it is what
     the executor's device has left. threads: of the host executor, 0 for its default.
+    random_weights: the device makes its own matrices.
 
     Raises CoreError, ContractError, SelectionError, TargetError, DeviceError."""
     made = plan(path, options)
     if not on_device(made.contract, made.selection.programs):
+        if random_weights:
+            raise TargetError("random weights: the core's programs are for the host, which reads "
+                              "weights where they lie")
         from helios_dod.executors.host.executor import HostExecutor
 
         return made, HostExecutor(threads)
     from helios_dod.executors.cuda.executor import CudaExecutor
 
-    executor = CudaExecutor(programs=made.selection.programs)
+    executor = CudaExecutor(programs=made.selection.programs, random_weights=random_weights)
     if options.cache_bytes is None:
         weights = sum(weight.nbytes for weight in made.core.body.weights)
         made = plan(path, replace(options, cache_bytes=executor.cache_budget(weights)))

@@ -31,6 +31,7 @@ class EngineOptions:
     history_drafting: bool = False  # proposals copied from a request's own text
     queue_capacity: int = 0  # requests that wait for a slot
     trust_weights: bool = False  # not compared with their signed digests
+    random_weights: bool = False  # matrices are made on the device, for measurements
     record: Path | None = None  # where the last ticks are written when the engine ends
     record_ticks: int = 0  # 0: the recorder's default
     stopping: Callable[[], bool] = never  # True: end, after draining the device

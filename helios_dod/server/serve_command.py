@@ -138,6 +138,8 @@ def declare_model(sections: Sections) -> None:
         help="accept the core's publisher and licence, named by its signed namespace")
     add("--trust-weights", action="store_true", default=False,
         help="do not compare the weights with their signed digests at start")
+    add("--random-weights", action="store_true", default=False,
+        help="make the matrices on the device instead of reading them, for measurements")
 
 
 def declare_engine(sections: Sections) -> None:
@@ -264,7 +266,8 @@ def run_engine(*arguments: Any, planner: "Planner | None" = None) -> None:
     from helios_dod.runtime.engine_process import run as run_process
 
     run: Callable[..., None] = run_process
-    run(*arguments, planner=planner or plan_for_device)
+    random = arguments[5].random_weights  # of the EngineOptions
+    run(*arguments, planner=planner or partial(plan_for_device, random_weights=random))
 
 
 def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
@@ -332,7 +335,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
                 cache_bytes=args.cache_memory, threads=args.threads,
                 offload_bytes=args.offload_memory, disk_folder=args.offload_disk,
                 disk_bytes=args.offload_disk_size,
-                trust_weights=args.trust_weights, speculative_width=args.speculative_width,
+                trust_weights=args.trust_weights or args.random_weights,
+                random_weights=args.random_weights, speculative_width=args.speculative_width,
                 history_drafting=args.history_drafting,
                 record=args.record and args.record.absolute(), record_ticks=args.record_ticks))
     except ValueError as error:

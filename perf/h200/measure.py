@@ -6,6 +6,7 @@
     python perf/h200/measure.py upload 8               # GiB of weights from memory to the device
 """
 
+import itertools
 import os
 import pickle
 import sys
@@ -254,15 +255,15 @@ def timed_uploads(data: np.ndarray) -> None:
 
     device = Device()
     address = int(call("cuMemAlloc", data.nbytes))
-    for threads in (4, 8, 12, 16):
-        uploads.THREADS_MAX = threads
+    for kibibytes, threads in itertools.product((256, 512, 1024, 2048, 4096), (8, 12, 16)):
+        uploads.THREADS_MAX, uploads.CHUNK_BYTES = threads, kibibytes << 10
         spans = []
-        for _ in range(3):
+        for _ in range(4):
             begun = time.monotonic()
             uploads.upload(device, data, address)
             spans.append(time.monotonic() - begun)
-        print(f"upload with {threads} threads: {data.nbytes / min(spans) / 1e9:.1f} GB/s best, "
-              f"{data.nbytes / max(spans) / 1e9:.1f} worst", flush=True)
+        print(f"upload, {kibibytes} KiB, {threads} threads: {data.nbytes / min(spans) / 1e9:.1f} "
+              f"GB/s best, {data.nbytes / max(spans[1:]) / 1e9:.1f} worst", flush=True)
     back = np.empty(1 << 24, np.uint8)
     for start in (0, data.nbytes // 3, data.nbytes - back.nbytes):
         call("cuMemcpyDtoH", back.ctypes.data, address + start, back.nbytes)

@@ -1,7 +1,7 @@
 """A core through the whole engine on the device: what `helios serve` runs, without HTTP.
 
     helios prepare --target cuda-sm90 --checkpoint CHECKPOINT --out CORE
-    python perf/h200/served.py CORE OUT.npz      # OUT.npz: greedy.py host
+    python perf/h200/served.py CORE OUT.npz      # of greedy.py host; without it, random weights
 
 Then 10,000 steps with every function of the driver counted.
 """
@@ -55,7 +55,8 @@ def trace(ask: Callable[[], object]) -> None:
 def main() -> None:
     """Loads, answers every prompt at once, and compares tokens with the host executor's."""
     begun = time.monotonic()
-    made, executor = plan_for_device(Path(sys.argv[1]), Options(), 0)
+    known = sys.argv[2:]
+    made, executor = plan_for_device(Path(sys.argv[1]), Options(), 0, random_weights=not known)
     model = NativeModel.of(made, executor, trust_weights=True)
     print(f"to a loaded engine {time.monotonic() - begun:.2f} s; {model.phases}; "
           f"{executor.load_ns}; {model.report() if 'weights' in model.phases else ''}")
@@ -72,7 +73,8 @@ def main() -> None:
               f"{count / spent:.0f} a second")
     trace(lambda: running.ask([Submission(i + 1, np.array(text, np.int32), TOKENS)
                                for i, text in enumerate(texts)]))
-    compare(np.load(sys.argv[2]), np.array([answer.tokens for answer in answers]))
+    if known:
+        compare(np.load(known[0]), np.array([answer.tokens for answer in answers]))
     model.close()
 
 

@@ -1,56 +1,128 @@
-"""Tiles of decode attention, timed in whole steps beside each other: kernels that follow one
-another overlap, so a kernel alone says little.
+"""Variants of decode kernels timed in whole steps beside each other, in one process over the same
+buffers: kernels that follow one another overlap, so a kernel alone says little.
 
-    python perf/h200/variants.py 8b        # batch 1, 8 and 64; columns as DecodeTile's fields
+    python perf/h200/variants.py save 8b FILE.pickle     # no GPU
+    python perf/h200/variants.py run 8b FILE.pickle      # logits against the first variant's, times
+
+A variant: tiles of products of few tokens (warps, depth, blocks; of gated ones), of attention in
+rings (splits, warps, depth), tokens up to which kernels overlap, and to which small ones let the
+next begin early. None: the kernels in Triton.
 """
 
-import contextlib
-import io
-import multiprocessing
 import pickle
 import sys
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import measure
 import numpy as np
+from cuda_models import Decoder, TextModel, TextPrograms
 from measure import Harness, Model, Weights, contract, contract_of, wire
-from models import SHAPES, build, random_checkpoint, random_weights
+from models import SHAPES, random_checkpoint, random_weights
 
-from helios_dod.ignition.cuda import lowering
-from helios_dod.ignition.cuda.tiles import DecodeTile
+from helios_dod.ignition.cuda import lowering, nodes, prepare, tiles
+from helios_dod.ignition.cuda.weights import row_major
+from helios_dod.ignition.preparation.builder import Builder
+from helios_dod.ignition.preparation.contract import declare_shared
+from helios_dod.ignition.preparation.options import PAGE_TOKENS
 from helios_dod.limits import MEDIUM
 
-PROGRAMS = ("initialize", "prefill_512", "decode_1", "decode_8", "decode_64")
-# tokens, splits, warps, stages, ahead
-TILES: dict[int, tuple[tuple[int, int, int, int, bool], ...]] = {
-    1: ((64, 32, 4, 1, True), (64, 16, 8, 1, True), (32, 32, 4, 1, True), (64, 32, 4, 1, False)),
-    8: ((64, 8, 4, 1, True), (64, 8, 4, 1, False), (64, 4, 8, 3, False), (64, 4, 4, 3, False)),
-    64: ((64, 1, 2, 3, False), (128, 1, 4, 2, False), (64, 1, 4, 3, False), (64, 1, 2, 4, False)),
+SHARED = ("initialize", "prefill_512")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Kernels of a decode program."""
+
+    few: tuple[int, int, int] | None = None
+    gated: tuple[int, int, int] | None = None
+    ring: tuple[int, int, int] | None = None
+    overlap: int = 16
+    early: int = 1
+
+    def __str__(self) -> str:
+        def text(one: tuple[int, int, int] | None) -> str:
+            return "-" if one is None else ",".join(map(str, one))
+
+        return (f"few {text(self.few)} gated {text(self.gated)} ring {text(self.ring)} "
+                f"{self.overlap} {self.early}")
+
+
+FEW, GATED = (8, 6, 2), (8, 4, 2)
+VARIANTS: dict[int, list[Variant]] = {
+    1: [Variant(), Variant(ring=(8, 4, 3)), Variant(ring=(8, 4, 2)), Variant(ring=(8, 8, 2)),
+        Variant(ring=(4, 8, 3)), Variant(FEW, GATED, (8, 4, 3)),
+        Variant((4, 8, 4), (4, 4, 4), (8, 4, 3))],
+    8: [Variant(), Variant(ring=(4, 4, 3)), Variant(FEW, GATED), Variant(FEW, GATED, (4, 4, 3)),
+        Variant(FEW, GATED, (4, 4, 3), early=16), Variant(FEW, GATED, (8, 4, 2), early=16),
+        Variant(FEW, GATED, (2, 8, 3), early=16), Variant(FEW, GATED, (4, 8, 2), early=16),
+        Variant((4, 8, 4), (4, 4, 4), (4, 4, 3), early=16),
+        Variant((8, 4, 2), (8, 3, 2), (4, 4, 3), early=16),
+        Variant((16, 4, 1), (16, 4, 1), (4, 4, 3), early=16),
+        Variant((8, 4, 3), (8, 2, 3), (4, 4, 3), early=16),
+        Variant(FEW, GATED, (4, 4, 3), overlap=0)],
+    64: [Variant(), Variant(ring=(1, 4, 3)), Variant(ring=(1, 4, 2)), Variant(ring=(1, 4, 3)),
+         Variant(ring=(1, 8, 2)), Variant(ring=(2, 4, 2)), Variant(ring=(2, 4, 3)),
+         Variant(ring=(1, 4, 3), overlap=64), Variant(ring=(1, 4, 3), overlap=64, early=64)],
 }
+ALONE = (0, 3)  # variants whose kernels are timed alone too
 
 
-def make(task: tuple[str, int, str]) -> str:
-    """Lowers the few programs with variant number `variant` of each batch's tiles into a file."""
-    shape, variant, path = task
-    chosen = lowering.decode_tile
-    whole = lowering.Lowering.program
+def apply(variant: Variant) -> None:
+    """Makes lowering use a variant."""
+    def few(columns: int, tokens: int, gated: bool) -> tiles.FewTile | None:
+        chosen = variant.gated if gated else variant.few
+        return None if chosen is None or tokens > 16 else tiles.FewTile(*chosen)
 
-    def tile(lanes: int, key_heads: int, head: int) -> DecodeTile:
-        return DecodeTile(*TILES[lanes][variant]) if lanes in TILES else chosen(
-            lanes, key_heads, head)
+    def ring(*_: int) -> tiles.RingTile | None:
+        return None if variant.ring is None else tiles.RingTile(*variant.ring)
 
-    def some(self, program, *rest) -> None:
-        if program.name in PROGRAMS:
-            whole(self, program, *rest)
+    changed: Any = lowering
+    changed.few_tile, changed.ring_tile = few, ring
+    nodes.OVERLAP_TOKENS, nodes.EARLY_TOKENS = variant.overlap, variant.early
 
-    lowering.decode_tile, lowering.Lowering.program = tile, some  # type: ignore[method-assign]
-    model = build(random_checkpoint(SHAPES[shape]), measure.options_of(shape), cuda=True)
-    graphs = [graph.SerializeToString() for graph in model.contract.model.graphs]
+
+def save(shape: str, path: str) -> None:
+    """Lowers the shared programs, and decode programs in every variant, into one manifest."""
+    builder, options = Builder(), measure.options_of(shape)
+    checkpoint = random_checkpoint(SHAPES[shape])
+    shared = declare_shared(builder, options, checkpoint.config.vocabulary)
+    decoder = Decoder(builder, shared, checkpoint, options)
+    TextPrograms(builder, shared, TextModel(
+        decoder.buffers.logits, decoder.embed, decoder.run_layers, decoder.head), options).emit()
+    manifest, weights = builder.manifest, row_major(builder.manifest, builder.weights())
+    graphs = prepare.separate_masks(manifest, builder.graphs)
+    made = lowering.Lowering(manifest, PAGE_TOKENS)
+    kept: list[tuple[Any, Any]] = []
+
+    def lower(program: Any, graph: Any, name: str) -> None:
+        chosen, own = wire.Program(), contract.GraphContract()
+        chosen.CopyFrom(program)
+        own.CopyFrom(graph)
+        chosen.name = own.program = name
+        operations = [prepare.without_mask(operation)
+                      for operation in manifest.host_bodies[program.body].operations]
+        made.program(chosen, operations, [binding.buffer for binding in graph.bindings])
+        kept.append((chosen, own))
+
+    for program, graph in zip(list(manifest.programs), graphs, strict=True):
+        if program.name in SHARED:
+            apply(Variant())
+            lower(program, graph, program.name)
+        for batch, variants in VARIANTS.items():
+            for number, variant in enumerate(variants):
+                if program.name in (f"decode_{batch}", f"decode_host_{batch}"):
+                    apply(variant)
+                    lower(program, graph, f"{program.name.rsplit('_', 1)[0]}.{batch}.{number}")
+    del manifest.host_bodies[:], manifest.programs[:]
+    manifest.programs.extend(program for program, _ in kept)
+    model = Model(manifest, weights, contract_of(
+        [graph for _, graph in kept], options.context_of(checkpoint.config.context)))
     Path(path).write_bytes(pickle.dumps((
-        model.manifest.SerializeToString(), graphs, model.contract.context_tokens,
-        model.weights.nbytes, random_weights(model).vectors)))
-    return path
+        manifest.SerializeToString(), [graph.SerializeToString() for _, graph in kept],
+        model.contract.context_tokens, weights.nbytes, random_weights(model).vectors)))
+    print(f"{path}: {Path(path).stat().st_size} bytes, {len(manifest.modules)} modules")
 
 
 def loaded(path: str) -> Harness:
@@ -62,10 +134,9 @@ def loaded(path: str) -> Harness:
     read = contract.GraphContract.FromString
     model = Model(wire.ExecutionManifest.FromString(manifest), Weights("weights", nbytes, ()),
                   contract_of([read(graph) for graph in graphs], context), vectors)
-    numbers = tuple(i for i, program in enumerate(model.manifest.programs)
-                    if program.name in PROGRAMS)
-    harness = Harness(model, CudaExecutor(programs=numbers), slots=64, pages=64 * 84,
-                      limits=MEDIUM, weights={"weights": RandomWeights(nbytes, vectors)})
+    harness = Harness(model, CudaExecutor(), slots=64, pages=64 * 84, limits=MEDIUM,
+                      weights={"weights": RandomWeights(nbytes, vectors)})
+    print(f"loaded, {harness.executor.load_ns}", flush=True)
     generator = np.random.default_rng(1)
     for slot in range(64):
         harness.admit(slot)
@@ -74,41 +145,36 @@ def loaded(path: str) -> Harness:
     return harness
 
 
-def attention_us(harness: Harness, program: int) -> str:
-    """Microseconds of the kernels of attention, each alone."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        measure.profile(harness, program)
-    lines = [line.split() for line in text.getvalue().splitlines()]
-    return " + ".join(f"{line[3]} us" for line in lines
-                      if line[0].startswith(("decode_attention", "combine")))
+def logits_of(harness: Harness, name: str, batch: int) -> np.ndarray:
+    """Logits of one step whose tokens the host gives, which is taken back."""
+    slots = list(range(batch))
+    harness.step(name, {slot: [-1] for slot in slots}, batch,
+                 {contract.PENDING_TOKEN: [7 * slot + 1 for slot in slots]})
+    for slot in slots:
+        harness.rows[slot].consumed -= 1
+    return harness.logits(batch)
 
 
-def main() -> None:
-    """Compiles every variant in processes of its own, then times them one after the other."""
-    shape = sys.argv[1]
-    measure.STEPS, measure.REPETITIONS = 200, 3
-    with tempfile.TemporaryDirectory() as folder:
-        tasks = [(shape, variant, f"{folder}/{variant}") for variant in range(len(TILES[1]))]
-        with multiprocessing.get_context("spawn").Pool(len(tasks), maxtasksperchild=1) as pool:
-            paths = pool.map(make, tasks, chunksize=1)
-        known: dict[int, np.ndarray] = {}
-        for variant, path in enumerate(paths):
-            harness = loaded(path)
-            names = [program.name for program in harness.manifest.programs]
-            for batch, tiles in TILES.items():
-                harness.decode(list(range(batch)))
-                logits = harness.logits(batch)
-                error = logits - known.setdefault(batch, logits)
-                spread = np.sqrt((error**2).mean() / (logits**2).mean())
-                number = names.index(f"decode_{batch}")
-                times = measure.back_to_back(harness, number)
-                print(f"{shape} batch {batch} tile {tiles[variant]}: {np.median(times):.4f} ms "
-                      f"({min(times):.4f} to {max(times):.4f}), "
-                      f"alone {attention_us(harness, number)}; logits within {spread:.4f} of the "
-                      f"first's", flush=True)
-            harness.close()
+def run(shape: str, path: str) -> None:
+    """Times every variant."""
+    measure.STEPS, measure.REPETITIONS = 80, 3
+    harness = loaded(path)
+    names = [program.name for program in harness.manifest.programs]
+    for batch, variants in VARIANTS.items():
+        known = None
+        for number, variant in enumerate(variants):
+            found = logits_of(harness, f"decode_host.{batch}.{number}", batch)
+            known = found if known is None else known
+            spread = np.sqrt(((found - known) ** 2).mean(axis=1) / (known**2).mean(axis=1))
+            program = names.index(f"decode.{batch}.{number}")
+            times = measure.back_to_back(harness, program)
+            print(f"{shape} {batch} {variant}: {np.median(times):.4f} ({min(times):.4f}-"
+                  f"{max(times):.4f}) ms, off {spread.max():.4f}", flush=True)
+        for number in ALONE:
+            print(f"    alone: {variants[number]}")
+            measure.profile(harness, names.index(f"decode.{batch}.{number}"))
+    harness.close()
 
 
 if __name__ == "__main__":
-    main()
+    {"save": save, "run": run}[sys.argv[1]](*sys.argv[2:])

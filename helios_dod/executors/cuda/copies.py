@@ -27,7 +27,8 @@ DRAIN_POLL_S = 0.0002
 
 
 class Planes:
-    """The cache planes whose pages move together: (device address, bytes of a page) of each."""
+    """The cache planes whose pages move together: (device address, bytes of a page) of each, all in
+    one allocation."""
 
     def __init__(self, planes: list[tuple[int, int]], pitch_max: int) -> None:
         self.planes = sorted(planes)

@@ -17,6 +17,7 @@ from helios_dod.executors.cuda.copies import Copies, Planes
 from helios_dod.executors.cuda.driver import Device, call, driver
 from helios_dod.executors.cuda.graphs import Code, Graph
 from helios_dod.executors.cuda.memory import Memory
+from helios_dod.executors.cuda.upload import random_like
 from helios_dod.executors.host.buffers import aligned_zeros
 from helios_dod.limits import FRAMES_MAX
 
@@ -28,14 +29,16 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 class CudaExecutor:
     """Runs CudaBody programs of one device. One owner thread calls it.
 
-    programs: manifest indices to load; None for all."""
+    programs: manifest indices to load; None for all. random_weights: matrices are made on the
+    device, whatever the core holds."""
 
     name = "cuda"
     reads_weights = True
 
-    def __init__(self, ordinal: int = 0, programs: tuple[int, ...] | None = None) -> None:
+    def __init__(self, ordinal: int = 0, programs: tuple[int, ...] | None = None,
+                 random_weights: bool = False) -> None:
         self.device = Device(ordinal)
-        self._programs = programs
+        self._programs, self._random = programs, random_weights
         self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._control = aligned_zeros(8 * watch.CONTROL_WORDS).view(np.int64)
@@ -66,6 +69,8 @@ class CudaExecutor:
             if manifest.programs[index].tuned:
                 raise DeviceError(f"program {manifest.programs[index].name!r}: tuning graphs are "
                                   f"not run")
+        if self._random:
+            weights = {name: random_like(manifest, name, data) for name, data in weights.items()}
         started = time.monotonic_ns()
         self.memory = Memory(self.device, manifest, geometry, weights, staging_first, world,
                              chosen)

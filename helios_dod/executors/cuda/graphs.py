@@ -11,6 +11,7 @@ from helios_dod.executors.cuda.memory import Memory
 
 SLOT_BYTES = 8  # of an argument in the table that kernels' parameters are read from
 PROGRAMMATIC_PORT = 1  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+INGEST_GAP = 64 << 10  # bytes that a copy rather takes along than end before
 SHARED_DEFAULT = 48 << 10  # dynamic shared memory that needs no permission
 SIZES = {"address": 8, "executor_word": 8, "words": 8, "word": 4, "real": 4, "extent": 4,
          "row_bytes": 4}
@@ -105,25 +106,25 @@ class Graph:
                   for argument in node.kernel.arguments]
         table = np.array(values or [0], np.uint64)
         places = table.ctypes.data + SLOT_BYTES * np.arange(len(table), dtype=np.uint64)
-        nodes: list[Any] = []
+        nodes: list[list[Any]] = []  # of the graph, for each of the body
         at = 0
         before: dict[int, tuple[list[int], list[int]]] = {}  # node -> full, overlapping edges
         for edge in body.edges:
             before.setdefault(edge.after, ([], []))[edge.overlap].append(edge.before)
         for number, node in enumerate(body.nodes):
             full, overlapping = before.get(number, ([], []))
-            after = [nodes[i] for i in full]
+            after = [one for i in full for one in nodes[i]]
             kind = node.WhichOneof("node")
             if kind == "ingest":
                 nodes.append(_ingest(device, graph, after, memory, node.ingest.buffers, frame))
             elif kind == "kernel":
                 parameters = places.ctypes.data + SLOT_BYTES * at
-                nodes.append(_kernel(graph, after, code, node.kernel, parameters))
+                nodes.append([_kernel(graph, after, code, node.kernel, parameters)])
                 at += len(node.kernel.arguments)
-                _overlap(graph, [nodes[i] for i in overlapping], nodes[-1])
+                _overlap(graph, [one for i in overlapping for one in nodes[i]], nodes[-1][0])
             else:
                 raise DeviceError(f"node {number}: {kind} nodes are not supported")
-        self.nodes = len(nodes)
+        self.nodes = sum(map(len, nodes))
         self.handle = call("cuGraphInstantiate", graph, 0)
         call("cuGraphDestroy", graph)
 
@@ -154,16 +155,25 @@ def _overlap(graph: Any, before: list[Any], node: Any) -> None:
 
 
 def _ingest(device: Device, graph: Any, after: list[Any], memory: Memory, buffers: Any,
-            frame: int) -> Any:
-    """Adds one copy of the staged words from the first to the last of some buffers."""
-    bound = [memory.bound(index) for index in buffers]
-    first = min(bound, key=lambda one: one.source[frame])
-    last = max(bound, key=lambda one: one.source[frame])
+            frame: int) -> list[Any]:
+    """Adds copies of the staged words of some buffers: one for those that lie close together."""
+    bound = sorted((memory.bound(index) for index in buffers), key=lambda one: one.source[frame])
+    spans: list[list[int]] = []  # host address, device address, bytes
+    for one in bound:
+        source = one.source[frame]
+        if not spans or source - sum(spans[-1][::2]) > INGEST_GAP:
+            spans.append([source, one.address[frame], 0])
+        spans[-1][2] = source + one.nbytes - spans[-1][0]
+    return [_staged_copy(device, graph, after, *span) for span in spans]
+
+
+def _staged_copy(device: Device, graph: Any, after: list[Any], source: int, target: int,
+                 nbytes: int) -> Any:
     copy = driver.CUDA_MEMCPY3D()
     kinds = driver.CUmemorytype
     copy.srcMemoryType = kinds.CU_MEMORYTYPE_HOST
     copy.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE
-    copy.srcHost, copy.dstDevice = first.source[frame], first.address[frame]
-    copy.WidthInBytes = last.source[frame] + last.nbytes - first.source[frame]
+    copy.srcHost, copy.dstDevice = source, target
+    copy.WidthInBytes = nbytes
     copy.Height = copy.Depth = 1
     return call("cuGraphAddMemcpyNode", graph, after, len(after), copy, device.context)

@@ -64,6 +64,7 @@ class Memory:
         self._staging = self.allocate(4 * int(world[0]["staging"]["words"].shape[1]))
         self.resources = self._upload(weights)
         used = _used(manifest, programs)
+        self._planes = self._place_caches(manifest, used)
         self.buffers = [self._bind(i, b) if i in used else None
                         for i, b in enumerate(manifest.buffers)]
         self._paged = [i for i in sorted(used) if manifest.buffers[i].kind == CACHE
@@ -96,11 +97,26 @@ class Memory:
             upload(self.device, data, found[name][0])
         return found
 
-    def _bind(self, index: int, buffer: Any) -> Bound:
-        shape = tuple(self.geometry.extent(e.symbol, e.multiplier) for e in buffer.shape)
+    def _sizes(self, buffer: Any) -> tuple[int, int]:
+        """(bytes, bytes between rows of axis 0) of a buffer."""
+        shape = [self.geometry.extent(e.symbol, e.multiplier) for e in buffer.shape]
         item = ITEM_BYTES[buffer.dtype]
-        row = item * int(np.prod(shape[1:], dtype=np.int64))
-        nbytes = item * int(np.prod(shape, dtype=np.int64))
+        return (item * int(np.prod(shape, dtype=np.int64)),
+                item * int(np.prod(shape[1:], dtype=np.int64)))
+
+    def _place_caches(self, manifest: Any, used: set[int]) -> dict[int, int]:
+        """Device addresses of the cache planes, in one allocation: the driver refuses a copy of
+        one page of all planes that goes over several."""
+        placed, end = {}, 0
+        for index in sorted(used):
+            if manifest.buffers[index].kind == CACHE:
+                placed[index] = end
+                end += -(-self._sizes(manifest.buffers[index])[0] // ALIGN) * ALIGN
+        base = self.allocate(end) if placed else 0
+        return {index: base + offset for index, offset in placed.items()}
+
+    def _bind(self, index: int, buffer: Any) -> Bound:
+        nbytes, row = self._sizes(buffer)
         source: tuple[int, ...] = ()
         if buffer.kind == WEIGHT:
             address = (self._weight(buffer, nbytes),) * FRAMES_MAX
@@ -117,6 +133,8 @@ class Memory:
             address = tuple(column[frame].ctypes.data + self._device_offset
                             for frame in range(FRAMES_MAX))
             row = column.strides[1]
+        elif buffer.kind == CACHE:
+            address = (self._planes[index],) * FRAMES_MAX
         else:
             address = (self.allocate(nbytes),) * FRAMES_MAX
         return Bound(buffer.name, buffer.kind, address, nbytes, row, source)

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time: Triton functions become modules of the manifest.
+"""Kernels compiled ahead of time: Triton functions and CUDA C++ become modules of the manifest.
 
 Needs neither a GPU nor a driver. A kernel that two programs share is compiled and stored once.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.ignition.cuda.native import compile_native
 from helios_dod.ignition.prepared import PreparationError
 
 ARCHITECTURE = 90
@@ -66,6 +67,26 @@ class Library:
             shared_nbytes=metadata.shared,
             arguments=values + [wire.CudaArgument(words=0)] * SCRATCH_ARGUMENTS)
 
+    def native(self, entry: str, source: str, grid: tuple[int, int, int], arguments: list[Any],
+               constants: Mapping[str, int], warps: int, shared: int) -> wire.CudaKernel:
+        """A launch of an entry of CUDA C++. arguments: in its parameters' order."""
+        key = (source, entry, tuple(sorted(constants.items())))
+        if key not in self.found:
+            cubin = compile_native(source, constants, ARCHITECTURE)
+            self.found[key] = self._add(entry, cubin), None
+        return wire.CudaKernel(
+            module=self.found[key][0], entry=entry, grid=grid, block=(32 * warps, 1, 1),
+            shared_nbytes=shared, arguments=[encode(argument) for argument in arguments])
+
+    def _add(self, name: str, cubin: bytes) -> int:
+        """The number of the module with this code."""
+        for number, module in enumerate(self.manifest.modules):
+            if module.cubin == cubin:
+                return number
+        self.manifest.modules.append(wire.CudaModule(
+            name=f"{name}_{len(self.found)}", architecture=ARCHITECTURE, cubin=cubin))
+        return len(self.manifest.modules) - 1
+
     def _kind(self, value: Any) -> str:
         if isinstance(value, Pointer):
             return value.kind or POINTERS[self.manifest.buffers[value.buffer].dtype]
@@ -94,10 +115,7 @@ class Library:
             raise PreparationError(
                 f"kernel {function.__name__} {dict(constants)}: {error}") from error
         assert made.metadata.global_scratch_size == 0
-        self.manifest.modules.append(wire.CudaModule(
-            name=f"{function.__name__}_{len(self.found)}", architecture=ARCHITECTURE,
-            cubin=made.asm["cubin"]))
-        return len(self.manifest.modules) - 1, made.metadata
+        return self._add(function.__name__, made.asm["cubin"]), made.metadata
 
 
 @dataclass(frozen=True)

@@ -8,34 +8,59 @@ from helios_dod.ignition.cuda.lowering import Lowering
 from helios_dod.ignition.cuda.weights import row_major
 from helios_dod.ignition.prepared import Prepared
 
+MASKED = (wire.PREFILL, wire.MIXED, wire.DECODE)  # operations whose lanes may be under a grammar
 
-def without_masks(manifest: wire.ExecutionManifest, graphs: list[contract.GraphContract]) -> None:
-    """Leaves grammar masks out: staged for every lane of every step, they would cost the device
-    more than the token. Requests that need them are refused by name."""
-    for body in manifest.host_bodies:
-        for operation in body.operations:
-            if operation.WhichOneof("operation") == "adjust_logits":
-                operation.adjust_logits.ClearField("mask")
-                operation.adjust_logits.has_mask = False
-    for graph in graphs:
+
+def separate_masks(manifest: wire.ExecutionManifest, graphs: list[contract.GraphContract],
+                   ) -> list[contract.GraphContract]:
+    """Programs without grammar masks, and behind them twins with masks of those where the device
+    owns the next token: masks are staged for every lane, so that steps that need none should not
+    carry them. Returns the graphs of both; a graph that takes masks is one of a twin."""
+    twins = []
+    for program, graph in zip(list(manifest.programs), graphs, strict=True):
+        if not any(binding.source == contract.GRAMMAR_MASK for binding in graph.bindings):
+            continue
+        if program.operation in MASKED and not graph.HasField("host_pending_binding"):
+            name = f"{program.name}_masked"
+            manifest.programs.add().CopyFrom(program)
+            manifest.programs[-1].name = name
+            twin = contract.GraphContract()
+            twin.CopyFrom(graph)
+            twin.program = name
+            twins.append(twin)
         kept = [binding for binding in graph.bindings
                 if binding.source != contract.GRAMMAR_MASK]
         if graph.HasField("host_pending_binding"):
             graph.host_pending_binding = kept.index(graph.bindings[graph.host_pending_binding])
         del graph.bindings[:]
         graph.bindings.extend(kept)
+    return [*graphs, *twins]
+
+
+def without_mask(operation: wire.HostOperation) -> wire.HostOperation:
+    """The operation, or a copy of one that takes a mask, without it."""
+    if operation.WhichOneof("operation") != "adjust_logits":
+        return operation
+    made = wire.HostOperation()
+    made.CopyFrom(operation)
+    made.adjust_logits.ClearField("mask")
+    made.adjust_logits.has_mask = False
+    return made
 
 
 def lower(manifest: wire.ExecutionManifest, graphs: list[contract.GraphContract],
-          page_tokens: int) -> None:
-    """Replaces the host bodies of a manifest, whose matrices are row-major, by CUDA bodies."""
-    without_masks(manifest, graphs)
-    bound = {graph.program: [binding.buffer for binding in graph.bindings] for graph in graphs}
+          page_tokens: int) -> list[contract.GraphContract]:
+    """Replaces the host bodies of a manifest, whose matrices are row-major, by CUDA bodies. Returns
+    the graphs of its programs."""
+    graphs = separate_masks(manifest, graphs)
     lowering = Lowering(manifest, page_tokens)
-    for program in manifest.programs:
+    for program, graph in zip(manifest.programs, graphs, strict=True):
         operations = list(manifest.host_bodies[program.body].operations)
-        lowering.program(program, operations, bound[program.name])
+        if not any(binding.source == contract.GRAMMAR_MASK for binding in graph.bindings):
+            operations = [without_mask(operation) for operation in operations]
+        lowering.program(program, operations, [binding.buffer for binding in graph.bindings])
     del manifest.host_bodies[:]
+    return graphs
 
 
 def for_cuda(prepared: Prepared) -> Prepared:
@@ -46,6 +71,8 @@ def for_cuda(prepared: Prepared) -> Prepared:
     serving = contract.ServingContract()
     serving.CopyFrom(prepared.contract)
     model = serving.model
-    lower(manifest, list(model.graphs), model.cache.page_tokens)
+    graphs = lower(manifest, list(model.graphs), model.cache.page_tokens)
+    del model.graphs[:]
+    model.graphs.extend(graphs)
     serving.cache_identity = f"{prepared.contract.cache_identity}-cuda-sm90"
     return replace(prepared, manifest=manifest, contract=serving, weights=weights)

@@ -23,7 +23,8 @@ class Tile:
 
 VECTOR_STEP = 2048  # columns of a step of a one-token product
 VECTOR_VALUES = 1024  # weights of a step at least
-OVERLAP_TOKENS = 16  # programs of more tokens are slower with kernels that overlap
+OVERLAP_TOKENS = 16  # programs of more tokens are slower with kernels that overlap,
+OVERLAP_LANES = 64  # decode programs of more lanes
 EARLY_TOKENS = 1  # and of more than these, where small kernels let the next begin early
 
 
@@ -99,3 +100,54 @@ def decode_tile(lanes: int, key_heads: int, head: int) -> DecodeTile:
     if splits == 1:
         return DecodeTile(64, 1, 2, 3, False)
     return DecodeTile(64, splits, 8 if head > 64 and splits < SPLITS_MAX else 4, 1, True)
+
+
+FEW_TOKENS = 16  # of products whose weights go straight into registers, at most
+FEW_STEP = 32  # columns that such a product's divide into
+
+
+@dataclass(frozen=True)
+class FewTile:
+    """Tile of a product of few tokens: warps of a block, steps in flight of each, and blocks that
+    a processor holds at once."""
+
+    warps: int
+    depth: int
+    blocks: int
+
+
+def few_tile(columns: int, tokens: int, gated: bool) -> FewTile | None:
+    """Tile of a product with 2 to 16 tokens; None where it has to be another one."""
+    if not 1 < tokens <= FEW_TOKENS or columns % FEW_STEP:
+        return None
+    warps = 8 if columns >= 2048 else 4
+    return FewTile(warps, 4 if gated or tokens > 8 else 6, 16 // warps)
+
+
+@dataclass(frozen=True)
+class RingTile:
+    """Tile of decode attention whose pages lie in shared memory: splits of the history (a cluster
+    of blocks), warps of a block, pages in flight of each."""
+
+    splits: int
+    warps: int
+    depth: int
+
+
+CLUSTER_MAX = 8  # blocks of a cluster on every device of the architecture
+RING_QUERIES = 8  # heads of a key head at most
+RING_LANES = 17  # at least: products of few tokens lose the L1 cache to it
+RING_LANES_MAX = OVERLAP_LANES  # it gains by overlapping
+
+
+def ring_tile(lanes: int, heads: int, key_heads: int, head: int, page_tokens: int
+              ) -> RingTile | None:
+    """Tile of attention of one query a lane; None where the shape has to be another one's."""
+    if heads // key_heads > RING_QUERIES or head > 128 or page_tokens != 16:
+        return None
+    if not RING_LANES <= lanes <= RING_LANES_MAX:
+        return None
+    splits = CLUSTER_MAX
+    while splits > 1 and lanes * key_heads * splits > 2 * PROCESSORS:
+        splits //= 2
+    return RingTile(splits, 4, 3)

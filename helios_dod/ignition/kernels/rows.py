@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+SILU, GELU_TANH, GELU_ERF, RELU = (tl.constexpr(kind) for kind in (1, 2, 3, 4))  # ActivationKind
+
 
 @triton.jit
 def scatter_rows(source, slot, destination, live, WORDS: tl.constexpr, BLOCK: tl.constexpr):
@@ -83,8 +85,10 @@ def select_tokens(staged, pending, slot, lane, output, live, STAGED: tl.constexp
 
 
 @triton.jit
-def embed(index, table, output, live, scale, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    """output[r] = table[index[r]] * scale. table: bf16, output: f32. Grid: rows, blocks."""
+def embed(index, table, output, live, scale, ADD: tl.constexpr, COLUMNS: tl.constexpr,
+          BLOCK: tl.constexpr):
+    """output[r] = table[index[r]] * scale, or where ADD is set += it. table: bf16, output: f32.
+    Grid: rows, blocks."""
     gdc_wait()
     gdc_launch_dependents()
     r = tl.program_id(0)
@@ -93,7 +97,10 @@ def embed(index, table, output, live, scale, COLUMNS: tl.constexpr, BLOCK: tl.co
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(index + r).to(tl.int64)
     value = tl.load(table + row * COLUMNS + c, mask=c < COLUMNS).to(tl.float32) * scale
-    tl.store(output + r.to(tl.int64) * COLUMNS + c, value, mask=c < COLUMNS)
+    place = output + r.to(tl.int64) * COLUMNS + c
+    if ADD:
+        value += tl.load(place, mask=c < COLUMNS)
+    tl.store(place, value, mask=c < COLUMNS)
 
 
 @triton.jit
@@ -111,9 +118,11 @@ def select_rows(source, index, output, live, COLUMNS: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
-def normalise(hidden, partials, weight, output, live, tokens, epsilon, SPLITS: tl.constexpr,
+def normalise(hidden, partials, added_bias, weight, bias, output, live, tokens, epsilon,
+              SPLITS: tl.constexpr, ADDED: tl.constexpr, LAYER: tl.constexpr, BIAS: tl.constexpr,
               COLUMNS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """hidden[r] += partial products; output[r] = hidden[r] / rms * weight. Grid: rows.
+    """hidden[r] += partial products, and their bias where ADDED is set; output[r] = hidden[r] / rms
+    * weight, or where LAYER is set the same of what is left without its mean; + bias. Grid: rows.
 
     hidden: f32 [., COLUMNS], partials: f32 [SPLITS, tokens, COLUMNS], output: bf16. EARLY: the
     next kernel may begin before this one's wait is over."""
@@ -132,11 +141,43 @@ def normalise(hidden, partials, weight, output, live, tokens, epsilon, SPLITS: t
     for split in tl.static_range(SPLITS):
         value += tl.load(partials + (split * tokens + r).to(tl.int64) * COLUMNS + c, mask=mask,
                          other=0.0)
+    if ADDED:
+        value += tl.load(added_bias + c, mask=mask, other=0.0)
     if SPLITS > 0:
         tl.store(place, value, mask=mask & alive)
+    if LAYER:
+        value = tl.where(mask, value - tl.sum(value, axis=0) / COLUMNS, 0.0)
     factor = tl.rsqrt(tl.sum(value * value, axis=0) / COLUMNS + epsilon)
-    result = (value * factor * scale).to(tl.bfloat16)
-    tl.store(output + r.to(tl.int64) * COLUMNS + c, result, mask=mask & alive)
+    value = value * factor * scale
+    if BIAS:
+        value += tl.load(bias + c, mask=mask, other=0.0)
+    tl.store(output + r.to(tl.int64) * COLUMNS + c, value.to(tl.bfloat16), mask=mask & alive)
+
+
+@triton.jit
+def activate(partials, bias, output, live, tokens, SPLITS: tl.constexpr, KIND: tl.constexpr,
+             BIAS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """output[r] = f(partial products + bias): bf16. KIND: proto ActivationKind. Grid: rows, blocks.
+
+    GELU by its definition with the error function, and by its tanh form (Hendrycks and Gimpel,
+    2016)."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0)
+    if r >= tl.load(live):
+        return
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = added(partials, bias, r, c, c < COLUMNS, tokens, SPLITS, COLUMNS, BIAS)
+    if KIND == SILU:
+        x = x / (1.0 + tl.exp(-x))
+    elif KIND == GELU_ERF:
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == GELU_TANH:
+        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    else:
+        tl.static_assert(KIND == RELU)
+        x = tl.maximum(x, 0.0)
+    tl.store(output + r.to(tl.int64) * COLUMNS + c, x.to(tl.bfloat16), mask=c < COLUMNS)
 
 
 @triton.jit
@@ -145,7 +186,11 @@ def turn(where, frequencies, magnitude, HEAD: tl.constexpr, HALF: tl.constexpr,
     """Of each element of a head: its partner, and cosine and signed sine at a position."""
     d = tl.arange(0, HEAD)
     turned = d < 2 * HALF
-    if INTERLEAVED:
+    if HALF == 0:
+        partner = d
+        first = turned
+        frequency = tl.zeros([HEAD], tl.float32)
+    elif INTERLEAVED:
         partner = tl.where(turned, d ^ 1, d)
         first = (d & 1) == 0
         frequency = tl.load(frequencies + d // 2, mask=turned, other=0.0)

@@ -18,12 +18,15 @@ FAR = tl.constexpr(2147483647)
 
 @triton.jit
 def adjust_logits(logits, slot, status, histogram, repetition, presence, frequency, bias_tokens,
-                  bias_values, bias_count, stop_tokens, minimum, generated, chunk_top,
+                  bias_values, bias_count, stop_tokens, minimum, generated, mask_words, chunk_top,
                   chunk_index, live, VOCABULARY: tl.constexpr, CHUNKS: tl.constexpr,
-                  BIAS: tl.constexpr, STOPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Finite check, penalties, bias, suppressed stops of one chunk of a row, and its largest logit.
+                  BIAS: tl.constexpr, STOPS: tl.constexpr, MASK: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    """Finite check, grammar mask, penalties, bias, suppressed stops of one chunk of a row, and its
+    largest logit.
 
-    Grid: lanes, CHUNKS. chunk_top: f32 [lanes, CHUNKS], chunk_index: i32, the lowest id of it."""
+    Grid: lanes, CHUNKS. chunk_top: f32 [lanes, CHUNKS], chunk_index: i32, the lowest id of it.
+    mask_words: u32 [lanes, MASK], bits of the tokens that are allowed; MASK = 0: none."""
     gdc_wait()
     gdc_launch_dependents()
     i = tl.program_id(0)
@@ -40,6 +43,9 @@ def adjust_logits(logits, slot, status, histogram, repetition, presence, frequen
     bad = tl.sum(tl.where(tl.abs(x) < float("inf"), 0, 1), axis=0)
     if bad > 0:
         tl.store(status + row, NON_FINITE)
+    if MASK > 0:
+        allowed = tl.load(mask_words + i.to(tl.int64) * MASK + token // 32, mask=mask, other=0)
+        x = tl.where((allowed.to(tl.int32) >> token % 32) & 1 != 0, x, float("-inf"))
     repeated = tl.load(repetition + row)
     present = tl.load(presence + row)
     often = tl.load(frequency + row)

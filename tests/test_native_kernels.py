@@ -1,0 +1,125 @@
+"""CUDA C++ kernels against float64, every thread of them run on the processor."""
+
+import numpy as np
+import pytest
+from native_kernels import CPLUSPLUS, Emulated
+
+from helios_dod.ignition.cuda.native import decode_shared, few_shared
+from helios_dod.ignition.cuda.weights import to_bf16
+
+pytestmark = pytest.mark.skipif(CPLUSPLUS is None, reason="no C++ compiler here")
+PAGE = 16
+NEAR = 2.0**-8  # of a result rounded to bf16
+
+
+def of_bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def noise(generator, *shape):
+    return to_bf16(generator.standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("rows, columns, tokens, gated, warps, depth", [
+    (40, 512, 1, False, 4, 6), (48, 576, 3, False, 4, 4), (16, 96, 8, False, 8, 4),
+    (64, 1024, 16, False, 4, 8), (40, 512, 2, True, 4, 4), (32, 288, 16, True, 8, 4),
+])
+def test_few_product(tmp_path, rows, columns, tokens, gated, warps, depth):
+    kernel = Emulated(tmp_path, "few.cu", "few_product", ROWS=rows, COLUMNS=columns, TOKENS=tokens,
+                      GATED=gated, WARPS=warps, DEPTH=depth, BLOCKS=1)
+    generator = np.random.default_rng(rows + tokens)
+    parts = 2 if gated else 1
+    weight, x = noise(generator, parts * rows, columns), noise(generator, tokens, columns)
+    out = np.full((tokens, rows), 0x7FC0 if gated else np.nan, np.uint16 if gated else np.float32)
+    kernel((-(-rows // 16), 1, 1), 32 * warps, 1, few_shared(tokens, gated, warps), weight, x, out,
+           np.array([tokens], np.int32))
+    wanted = of_bf16(x) @ of_bf16(weight).T
+    if gated:
+        gate, up = wanted[:, :rows], wanted[:, rows:]
+        wanted = gate / (1 + np.exp(-gate)) * up
+        assert np.allclose(of_bf16(out), wanted, rtol=NEAR, atol=1e-3)
+    else:
+        assert np.allclose(out, wanted, rtol=1e-4, atol=1e-3)
+
+
+def attention(position, pages, keys, values, query, new_key, new_value, window, scale):
+    """Of one lane and key head: query [group, head], in float64."""
+    places = [(pages[i // PAGE], i % PAGE) for i in range(position)]
+    k = np.array([*(of_bf16(keys[page, :, at]) for page, at in places), new_key])
+    v = np.array([*(of_bf16(values[page, at]) for page, at in places), new_value])
+    first = max(0, position - window + 1) if window else 0
+    scores = query @ k[first:].T * scale
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights @ v[first:] / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "heads, key_heads, head, splits, warps, depth, window, partials, flags", [
+        (8, 2, 64, 1, 4, 3, 0, 2, ""), (8, 2, 64, 4, 4, 2, 0, 1, ""),
+        (8, 1, 128, 2, 4, 3, 0, 1, "BIAS"), (6, 2, 64, 8, 2, 2, 40, 1, "NORM INTERLEAVED"),
+        (2, 2, 32, 2, 4, 2, 24, 3, "NORM BIAS"), (3, 1, 16, 1, 2, 2, 0, 1, ""),
+    ])
+def test_native_decode_attention(tmp_path, heads, key_heads, head, splits, warps, depth, window,
+                                 partials, flags):
+    positions = [0, 1, 15, 16, 17, 130, 257, 40]
+    tokens, group, half = len(positions), heads // key_heads, head // 2 - 4
+    constants = dict(
+        HEADS=heads, KEY_HEADS=key_heads, HEAD=head, HALF=half, PAGE=PAGE, WINDOW=window,
+        INTERLEAVED="INTERLEAVED" in flags, BIAS="BIAS" in flags, NORM="NORM" in flags,
+        PARTIALS=partials, TOKENS=tokens, SPLITS=splits, WARPS=warps, DEPTH=depth)
+    kernel = Emulated(tmp_path, "decode.cu", "decode_attention", **constants)
+    generator = np.random.default_rng(heads)
+    live, stride, epsilon, magnitude, scale = tokens - 1, 20, 1e-5, 1.1, head**-0.5
+    count = tokens * stride
+    table = generator.permutation(count).reshape(tokens, stride).astype(np.int32)
+    keys = noise(generator, count, key_heads, head, PAGE)
+    values = noise(generator, count, key_heads, PAGE, head)
+    slot = generator.permutation(tokens).astype(np.int32)
+    for lane, where in enumerate(positions):  # whatever lies behind the history
+        for column in range(stride):
+            page, seen = table[slot[lane], column], np.clip(where - column * PAGE, 0, PAGE)
+            keys[page, :, :, seen:], values[page, :, seen:] = 0x7FC0, 0x7FC0
+    before = keys.copy(), values.copy()
+    columns = (heads + 2 * key_heads) * head
+    product = generator.standard_normal((partials, tokens, columns)).astype(np.float32)
+    bias = generator.standard_normal(columns).astype(np.float32)
+    norms = [generator.uniform(0.5, 2, head).astype(np.float32) for _ in range(2)]
+    frequencies = generator.uniform(0.001, 1, half).astype(np.float32)
+    output = np.full((tokens, heads * head), 0x7FC0, np.uint16)
+    kernel((tokens, key_heads, splits), 32 * warps, splits,
+           decode_shared(head, group, warps, depth), product, bias, *norms, frequencies,
+           np.array(positions, np.int32), slot, table, keys, values, output,
+           np.array([live], np.int32), stride, epsilon, magnitude, scale)
+    summed = product.astype(np.float64).sum(axis=0) + (bias if "BIAS" in flags else 0)
+    for lane in range(live):
+        where, pages = positions[lane], table[slot[lane]]
+        rows = summed[lane].reshape(-1, head)
+        if "NORM" in flags:
+            rows = rows.copy()
+            for index, weight in ((slice(0, heads), norms[0]),
+                                  (slice(heads, heads + key_heads), norms[1])):
+                part = rows[index]
+                rms = np.sqrt((part**2).mean(axis=1, keepdims=True) + epsilon)
+                rows[index] = part / rms * weight
+        turned = rows.copy()
+        angle = where * frequencies.astype(np.float64)
+        pairs = (np.arange(half) * 2, np.arange(half) * 2 + 1) if "INTERLEAVED" in flags else (
+            np.arange(half), np.arange(half) + half)
+        a, b = rows[:, pairs[0]], rows[:, pairs[1]]
+        turned[:, pairs[0]] = (a * np.cos(angle) - b * np.sin(angle)) * magnitude
+        turned[:, pairs[1]] = (b * np.cos(angle) + a * np.sin(angle)) * magnitude
+        for j in range(key_heads):
+            page = pages[where // PAGE]
+            key = of_bf16(keys[page, j, :, where % PAGE])
+            value = of_bf16(values[page, j, where % PAGE])
+            assert np.allclose(key, turned[heads + j], rtol=NEAR, atol=1e-3)
+            assert np.allclose(value, rows[heads + key_heads + j], rtol=NEAR, atol=1e-6)
+            before[0][page, j, :, where % PAGE] = keys[page, j, :, where % PAGE]
+            before[1][page, j, where % PAGE] = values[page, j, where % PAGE]
+            query = of_bf16(to_bf16(turned[j * group : (j + 1) * group].astype(np.float32)))
+            wanted = attention(where, pages, keys[:, j], values[:, j], query, key, value, window,
+                               scale)
+            found = of_bf16(output[lane].reshape(heads, head)[j * group : (j + 1) * group])
+            assert np.allclose(found, wanted, rtol=0.02, atol=0.02), (lane, j)
+    assert np.array_equal(keys, before[0]) and np.array_equal(values, before[1])
+    assert (output[live:] == 0x7FC0).all(), "rows beyond the live ones are not written"

@@ -1,0 +1,69 @@
+"""Cores of a published shape without a checkpoint: zeros that cost no room, noise on a device."""
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from helios_dod.cli import main
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.cores.reader import open_core
+from helios_dod.executors.cuda import upload
+from helios_dod.ignition.checkpoints.checkpoint import Rotary
+from helios_dod.ignition.prepared import PreparationError
+from helios_dod.ignition.recipes import shapes
+from helios_dod.runtime import devices
+from helios_dod.runtime.devices import TargetError
+from helios_dod.runtime.selection import Options
+
+TINY = shapes.Shape(2, 128, 4, 2, 32, 256, 1000, False, 512, Rotary(10_000.0, 32))
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    target = tmp_path_factory.mktemp("random") / "tiny.core"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(shapes.SHAPES, "tiny", TINY)
+        assert main(["prepare", "--random-weights", "tiny", "--target", "cuda-sm90", "--lanes", "2",
+                     "--out", str(target)]) == 0
+    return open_core(target)
+
+
+def test_matrices_are_holes_and_vectors_are_there(core):
+    weights, manifest = core.weights()["weights"], core.manifest()
+    stored = (core.path / "weights.bin").stat()
+    assert stored.st_size == weights.size and stored.st_blocks * 512 < weights.size / 4
+    for buffer in manifest.buffers:
+        if buffer.kind == wire.WEIGHT:
+            part = weights[buffer.resource_offset :][: buffer.resource_nbytes]
+            assert part.any() == (len(buffer.shape) == 1), buffer.name
+
+
+def test_noise_is_laid_over_what_is_no_vector(core):
+    weights, manifest = core.weights()["weights"], core.manifest()
+    made = upload.random_like(manifest, "weights", weights)
+    vectors = [buffer for buffer in manifest.buffers
+               if buffer.kind == wire.WEIGHT and len(buffer.shape) == 1]
+    assert made.nbytes == weights.size and len(made.vectors) == len(vectors) == 2 * 2 + 1 + 1
+    for buffer in vectors:
+        kept = made.vectors[buffer.resource_offset]
+        assert np.array_equal(kept, weights[buffer.resource_offset :][: kept.size])
+        assert kept.size == buffer.resource_nbytes
+
+
+def test_every_token_has_a_text_and_bytes_are_tokens(core):
+    tokenizer = Tokenizer.from_str(core.tokenizer().decode())
+    assert tokenizer.get_vocab_size() == TINY.vocabulary
+    text = "Grüße, 世界 <300>"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.id_to_token(999) == shapes.END and not core.token_bytes().special[:999].any()
+
+
+def test_what_cannot_be_is_named(core, tmp_path, monkeypatch, capsys):
+    with pytest.raises(PreparationError, match=r"expected one of llama-3.1-8b.*got none"):
+        shapes.checkpoint_of("none")
+    assert main(["prepare", "--random-weights", "llama-3.2-1b", "--out", str(tmp_path / "a")]) == 1
+    assert "expected target cuda-sm90, got host" in capsys.readouterr().err
+    monkeypatch.setattr(devices, "on_device", lambda *_: False)
+    with pytest.raises(TargetError, match="random weights"):
+        devices.plan_for_device(core.path, Options(), 0, random_weights=True)
