@@ -8,7 +8,9 @@ command that replays it.
 """
 
 import argparse
+import faulthandler
 import hashlib
+import json
 import os
 import random
 import resource
@@ -18,10 +20,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import patch
 
 import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,14 +38,27 @@ from helios_dod.cores.sealed import Cipher
 from helios_dod.cores.writer import CARRIERS, Publisher, sign_body, sign_index, write_core
 from helios_dod.errors import UserError
 from helios_dod.server.verification import verify
+from tests.fuzz_bombs import BOMBS
+from tests.fuzz_files import (
+    ACCEPTANCE,
+    Other,
+    change_record,
+    check_acceptance,
+    in_place,
+    put,
+    put_back,
+)
 from tests.fuzz_frontend import mutate_table, mutate_template, mutate_tokenizer
 from tests.golden import whole
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SECRET = bytes(range(32, 64))
 SIGNED_SHARE = 0.6  # of the mutants are signed again
-HANG_S = 10.0  # of processor, and of the clock that stands still while the process does
+HANG_S = 10.0  # of processor; a template may take 2, twice
+WAIT_S = 60.0  # of the clock that stands still while the process does: others run beside it
 BEAT_S = 0.1
+STUCK_S = 120.0  # a process that is in one mutant for so long ends
+REPORT_S = 30.0
 MEMORY_NBYTES = 64 << 20  # over the honest peak
 NUMBERS = (0, 1, 2, 3, 4, 7, 15, 16, 17, 63, 64, 255, 256, 4095, 4096, 65_535, 65_536, 2**20,
            2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
@@ -88,11 +104,18 @@ class Honest:
 
     def __init__(self, carrier, folder):
         self.carrier, self.path = carrier, folder / f"{carrier}.core"
-        write_core(whole(3), self.path, Publisher(KEY, "tests"), carrier=carrier)
+        write_core(whole(3), self.path, Publisher(KEY, "tests"), carrier=carrier, accept=True)
         self.names = sorted(p.relative_to(self.path).as_posix()
                             for p in self.path.rglob("*") if p.is_file())
         self.files = {name: (self.path / name).read_bytes() for name in self.names}
         assert sum(map(len, self.files.values())) <= 1 << 20
+        self.index = "core.pb" if carrier == "payload" else "index.pb"
+        self.unsigned = {name for name in self.names
+                         if name in ("locations.pb", ACCEPTANCE) or name.startswith("license-")}
+        (self.record,) = json.loads(self.files[ACCEPTANCE])["users"]
+        self.outside = folder / f"{carrier}.outside"
+        shutil.copytree(self.path, self.outside)
+        (self.outside / "victim").write_bytes(b"mine")
         self.values = load(self.path)
         core = open_core(self.path)
         self.frames = {part.id: core.read(part.kind) for part in core.body.executables}
@@ -485,7 +508,8 @@ BOMB = make_bomb()
 
 
 def mutate_signed(honest, files, rng):
-    mutation = body_huge if rng.random() < 0.003 else rng.choice(SIGNED)
+    draw = rng.random()
+    mutation = body_huge if draw < 0.003 else rng.choice(BOMBS if draw < 0.03 else SIGNED)
     body = honest.fresh_body()
     raw = mutation(honest, files, body, rng)
     if mutation is not downgraded or raw is None:
@@ -494,7 +518,7 @@ def mutate_signed(honest, files, rng):
 
 
 def mutate_unsigned(honest, files, rng):
-    kind = rng.randrange(4)
+    kind = rng.randrange(6)
     if kind == 0:
         found = core_pb2.LocationSet.FromString(honest.files["locations.pb"])
         if rng.random() < 0.5:
@@ -511,14 +535,28 @@ def mutate_unsigned(honest, files, rng):
         return "swapped_files"
     name = rng.choice(honest.names)
     if kind == 2:
-        place = "core.pb" if honest.carrier == "payload" else "index.pb"
         carrier = (core_pb2.SignedCore if honest.carrier == "payload" else core_pb2.ProtectedIndex)
-        signed = carrier.FromString(honest.files[place])
+        signed = carrier.FromString(honest.files[honest.index])
         mutate_field(signed, rng)
-        files[place] = signed.SerializeToString()
+        files[honest.index] = signed.SerializeToString()
         return "carrier_fields"
+    if kind == 3:
+        files[name] = in_place(honest, name, rng)
+        return "other_files"
+    if kind == 4:
+        files[ACCEPTANCE] = (in_place(honest, ACCEPTANCE, rng) if rng.random() < 0.3 else
+                             change_record(honest.files[ACCEPTANCE], rng))
+        return "acceptance"
     files[name] = mutate_bytes(honest.files[name], rng)
     return "bytes"
+
+
+def may_load(honest, changed):
+    """Whether what was changed is not signed, or leads to the bytes that are. What lies outside of
+    a core is no part of it, but for its index, which a signature covers wherever it lies."""
+    return all(name in honest.unsigned or (isinstance(data, Other)
+                                           and (data.leads or name == honest.index))
+               for name, data in changed.items())
 
 
 def run_one(honest, seed, number):
@@ -529,13 +567,17 @@ def run_one(honest, seed, number):
     name = (mutate_signed if signed else mutate_unsigned)(honest, files, rng)
     changed = {n: data for n, data in files.items() if data != honest.files[n]}
     for path, data in changed.items():
-        (honest.path / path).write_bytes(data)
+        put(honest.path / path, data)
+    changed = {path: data if isinstance(data, Other) else None for path, data in changed.items()}
+    files.clear()  # while a core is loaded, this process holds nothing large of its own
     began, spent, problem = PULSE.beats, time.process_time(), None
     try:
         values = load(honest.path)
         outcome = "valid"
-        if not signed and (values != honest.values or not changed.keys() <= {"locations.pb"}):
+        if not signed and (values != honest.values or not may_load(honest, changed)):
             problem = f"loads without a signature, changed: {sorted(changed)}"
+        if changed.keys() == {ACCEPTANCE}:
+            problem = problem or check_acceptance(honest)
     except UserError as error:
         outcome = "refused"
         if not str(error):
@@ -545,57 +587,94 @@ def run_one(honest, seed, number):
         if isinstance(error, KeyboardInterrupt):
             raise
     took = (PULSE.beats - began) * BEAT_S, time.process_time() - spent
-    if max(took) > HANG_S:
+    if took[0] > WAIT_S or took[1] > HANG_S:
         problem = f"took {took[0]:.1f} s, {took[1]:.1f} s of processor"
-    for path in changed:
-        (honest.path / path).write_bytes(honest.files[path])
+    for path in changed.keys() | {ACCEPTANCE}:
+        put_back(honest, path)
     kind = ("signed" if signed else "unsigned", name)
     return kind, outcome, problem
 
 
-def fuzz(mutants, seed=1, carriers=tuple(CARRIERS), only=None, report=None, part=(0, 1)):
+def fuzz(mutants, seed=1, carriers=tuple(CARRIERS), only=None, mark=None, part=(0, 1)):
     """Runs mutants in turn over the carriers; counts, failures, bytes over the honest peak.
 
-    part: (k, n) runs every n-th mutant from the k-th on."""
-    os.environ["HELIOS_CORE_KEY"] = SECRET.hex()
+    part: (k, n) runs every n-th mutant from the k-th on. mark: a file that says which one runs, and
+    lets a process end that is stuck in one."""
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="helios-fuzz-", dir=root))
-    counts, failures = Counter(), []
-    try:
-        cores = [Honest(carrier, folder) for carrier in carriers]
-        for honest in cores:
-            load(honest.path)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for i in range(part[0], mutants, part[1]) if only is None else [only]:
-            honest = cores[i % len(cores)]
-            kind, outcome, problem = run_one(honest, seed, i)
-            counts[(honest.carrier, kind[0], outcome)] += 1
-            counts[("all", kind[1], outcome)] += 1
-            if problem:
-                failures.append(f"{honest.carrier} {kind}: {problem}; replay: python -m "
-                                f"tests.fuzz_cores --seed {seed} --only {i}")
-            if report and i // part[1] % 5000 == 4999:
-                report(part[0], i + 1)
-        over = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="helios-fuzz-", dir=root) as place:
+        own = {"HELIOS_CORE_KEY": SECRET.hex(), "HELIOS_CONFIG": f"{place}/config"}
+        with patch.dict(os.environ, own):
+            cores = [Honest(carrier, Path(place)) for carrier in carriers]
+            for honest in cores:
+                load(honest.path)
+            numbers = range(part[0], mutants, part[1]) if only is None else [only]
+            try:
+                counts, failures, over = run_all(cores, seed, numbers, mark)
+            finally:
+                faulthandler.cancel_dump_traceback_later()
     if over > MEMORY_NBYTES:
         failures.append(f"{over} bytes over the honest peak, at most {MEMORY_NBYTES}")
     return counts, failures, over
 
 
-def report_to(began, job, done):
-    """How far a process is."""
-    print(f"process {job}: mutant {done}, {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+def run_all(cores, seed, numbers, mark):
+    """The same of mutants by number. What let the process grow is one of the counts."""
+    counts, failures, grown = Counter(), [], []
+    peak = highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for i in numbers:
+        if mark is not None:
+            mark.write_text(str(i))
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
+        honest = cores[i % len(cores)]
+        kind, outcome, problem = run_one(honest, seed, i)
+        counts[(honest.carrier, kind[0], outcome)] += 1
+        counts[("all", kind[1], outcome)] += 1
+        if (now := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > highest + 1024:
+            grown.append(f"{kind[1]} {i}: {(now - highest) >> 10} MiB")
+            highest = now
+        if problem:
+            failures.append(f"{honest.carrier} {kind}: {problem}; {replay(seed, i)}")
+    over = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    counts[("grown", f"by {over >> 20} MiB", ", ".join(grown))] += 1
+    return counts, failures, over
 
 
-def fuzz_in(jobs, mutants, seed):
-    """The same mutants, in several processes; the most that one of them took."""
-    work = partial(fuzz, mutants, seed, report=partial(report_to, time.time()))
+def replay(seed, i):
+    return f"replay: python -m tests.fuzz_cores --seed {seed} --only {i}"
+
+
+def fuzz_share(job, jobs, first, mutants, seed, folder):
+    """The same in a process of its own, for a share of the mutants. Where it ends by itself, that
+    is one failure, and another process goes on behind it."""
     counts, failures, most = Counter(), [], 0
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        for done in [pool.submit(work, part=(job, jobs)) for job in range(jobs)]:
-            counted, failed, over = done.result()
+    mark, at = folder / f"job-{job}", first + job
+    while at < mutants:
+        try:
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                counted, failed, over = pool.submit(
+                    fuzz, mutants, seed, mark=mark, part=(at, jobs)).result()
+        except BrokenProcessPool:
+            at = int(mark.read_text())
+            failures.append(f"the process of mutant {at} ended, and its counts are lost; "
+                            f"{replay(seed, at)}")
+            at += jobs
+            continue
+        return counts + counted, failures + failed, max(most, over)
+    return counts, failures, most
+
+
+def fuzz_in(jobs, first, mutants, seed):
+    """The same, in several processes; the most that one of them took."""
+    counts, failures, most, began = Counter(), [], 0, time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        shares = [pool.submit(fuzz_share, job, jobs, first, mutants, seed, Path(folder))
+                  for job in range(jobs)]
+        while wait(shares, REPORT_S).not_done:
+            done = [int(mark.read_text() or 0) for mark in Path(folder).iterdir()]
+            print(f"mutant {min(done, default=first)} of {mutants}, "
+                  f"{time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        for share in shares:
+            counted, failed, over = share.result()
             counts.update(counted)
             failures += failed
             most = max(most, over)
@@ -605,22 +684,26 @@ def fuzz_in(jobs, mutants, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="replays one mutant")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the mutants")
+    parser.add_argument("--out", type=Path, help="a file for the summary, counts and failures")
     args = parser.parse_args()
     began = time.monotonic()
     if args.only is not None:
         counts, failures, over = fuzz(1, args.seed, only=args.only)
     else:
-        counts, failures, over = fuzz_in(args.jobs, args.mutants, args.seed)
-    for key, count in sorted(counts.items()):
-        print(*key, count)
+        counts, failures, over = fuzz_in(args.jobs, args.first, args.mutants, args.seed)
+    ran = sum(count for key, count in counts.items() if key[0] in CARRIERS)
     signed = sum(count for key, count in counts.items() if key[1] == "signed")
-    print(f"{sum(counts.values()) // 2} mutants, {signed} signed again, "
-          f"{time.monotonic() - began:.0f} s, {over / 2**20:.1f} MiB over the honest peak, "
-          f"{len(failures)} failures")
-    print("\n".join(failures[:50]))
+    summary = (f"{ran} mutants, {signed} signed again, "
+               f"{time.monotonic() - began:.0f} s, {over / 2**20:.1f} MiB over the honest peak, "
+               f"{len(failures)} failures")
+    lines = [" ".join(map(str, (*key, count))) for key, count in sorted(counts.items())]
+    print("\n".join([*lines, summary, *failures[:50]]))
+    if args.out:
+        args.out.write_text("\n".join([summary, *failures, *lines]) + "\n")
     return 1 if failures else 0
 
 

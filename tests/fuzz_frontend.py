@@ -54,6 +54,16 @@ MODELS = (
     {"type": "BPE", "vocab": LETTERS | {"ab": 15}, "merges": ["a b"]},
     {"type": "BPE", "vocab": LETTERS, "merges": [["a", "b"]], "continuing_subword_prefix": "ab"},
     {"type": "BPE", "vocab": LETTERS, "merges": [], "byte_fallback": True, "unk_token": "zz"})
+NESTING = ("{% set ns = namespace(a=('x',), b=('x',)) %}{% for i in range(60) %}"
+           "{% set ns.a = (ns.a, ns.a) %}{% set ns.b = (ns.b, ns.b) %}{% endfor %}")
+HUGE = "{% set a = ['x' * 4000000] * 400000 %}{% set b = ['x' * 4000000] * 400000 %}"
+COMPARISONS = (  # of values that few operations make, and that could never be gone through
+    "{{ ns.a == ns.b }}", "{{ ns.a in [ns.b] }}", "{{ [ns.a, ns.b] | sort }}", "{{ {ns.a: 1} }}",
+    "{{ [ns.a, ns.b] | max }}", "{{ [ns.a] | select('eq', ns.b) | list }}", "{{ {}[ns.a] }}",
+    "{{ [ns.a].index(ns.b) }}", "{{ [ns.a] | unique | list }}", "{{ dict([(ns.a, 1)]) }}",
+    "{{ [{'k': ns.a}, {'k': ns.b}] | groupby('k') }}", "{{ {}.get(ns.a) }}", "{{ ns.a is filter }}",
+    "{% for i in range(9999) if ns.a == ns.b %}{% endfor %}", "{{ ns.a | tojson }}",
+    "{{ {'a': ns.a}.items() == {'a': ns.b}.items() }}", "{{ loop.changed(ns.a) }}")
 PIECES = (
     "{{ messages }}", "{% for m in messages %}", "{% endfor %}", "{{ 'x' * 10 ** 10 }}", "{% if a",
     "{% set ns = namespace(x='x') %}", "{% set ns.x = [ns.x, ns.x] %}" * 30, "{{ ns.x | string }}",
@@ -66,7 +76,11 @@ PIECES = (
     "{{ " + "9" * 5000 + " }}",
     "{% autoescape 'x' | center(10 ** 9) %}{% endautoescape %}", "{% generation %}", "\0", "\udc80",
     "{% for a in messages %}" * 25 + "{% endfor %}" * 25, "{{ x.y.z() }}" * 200,
-    "{{ lipsum(10**9) }}")
+    "{{ lipsum(10**9) }}", "{{ 1 | round(10 ** 9, 'floor') }}",
+    HUGE + "{{ a == b }}", HUGE + "{{ a | sort }}", HUGE + "{{ a | unique | list }}",
+    HUGE + "{{ a | select('ne', b[0]) | first }}", HUGE + "{{ a is in b }}",
+    "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+    *(NESTING + use for use in COMPARISONS))
 
 
 def places(value):

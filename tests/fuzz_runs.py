@@ -20,8 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -434,10 +436,8 @@ def fuzz(mutants, seed, first=0, report=None):
     """Counts, failures."""
     counts, failures, number = Counter(), [], first
     while number < mutants:
-        command = [sys.executable, "-m", "tests.fuzz_runs", "--child", "--seed", str(seed),
-                   "--first", str(number), "--mutants", str(mutants)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
+        process = subprocess.Popen(child_command(seed, number, mutants), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         doing, started = "", False
         for line in watched(process):
             word, rest = line.split(" ", 1)
@@ -465,6 +465,27 @@ def fuzz(mutants, seed, first=0, report=None):
             ended = f"ended with {process.returncode} {frames}"
             failures.append(replay(seed, number, doing, ended))
             number += 1
+    return counts, failures
+
+
+def child_command(seed, first, end):
+    return [sys.executable, "-m", "tests.fuzz_runs", "--child", "--seed", str(seed),
+            "--first", str(first), "--mutants", str(end)]
+
+
+def fuzz_in(jobs, mutants, seed, first, report):
+    """The same, in so many children at once, each with mutants of its own. Before that a child
+    runs only the honest cores: it compiles what all of them load."""
+    subprocess.run(child_command(seed, first, first), check=True)
+    bounds = [first + (mutants - first) * job // jobs for job in range(jobs + 1)]
+    counts, failures = Counter(), []
+    with ThreadPoolExecutor(jobs) as pool:
+        shares = [pool.submit(fuzz, end, seed, begin, report)
+                  for begin, end in pairwise(bounds)]
+        for share in shares:
+            counted, failed = share.result()
+            counts.update(counted)
+            failures += failed
     return counts, failures
 
 
@@ -497,6 +518,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int, help="runs one mutant in this process")
+    parser.add_argument("--jobs", type=int, default=1, help="children that share the mutants")
+    parser.add_argument("--out", type=Path, help="a file for the summary and failures")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child or args.only is not None:
@@ -507,10 +530,12 @@ def main():
         print(number, dict(counts), *failures[-3:], sep="\n", file=sys.stderr, flush=True)
 
     began = time.monotonic()
-    counts, failures = fuzz(args.mutants, args.seed, args.first, report)
-    print(f"{sum(counts.values())} mutants, {dict(counts)}, {time.monotonic() - began:.0f} s, "
-          f"{len(failures)} failures")
-    print("\n".join(failures[:60]))
+    counts, failures = fuzz_in(args.jobs, args.mutants, args.seed, args.first, report)
+    summary = (f"{sum(counts.values())} mutants, {dict(counts)}, {time.monotonic() - began:.0f} s, "
+               f"{len(failures)} failures")
+    print("\n".join([summary, *failures[:60]]))
+    if args.out:
+        args.out.write_text("\n".join([summary, *failures]) + "\n")
     return 1 if failures else 0
 
 

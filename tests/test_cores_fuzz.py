@@ -45,6 +45,7 @@ def test_a_hang_would_be_seen(monkeypatch, slow):
             slow()
 
     monkeypatch.setattr(fuzz_cores, "HANG_S", 0.25)
+    monkeypatch.setattr(fuzz_cores, "WAIT_S", 0.25)
     monkeypatch.setattr(fuzz_cores, "load", load)
     _, failures, _ = fuzz_cores.fuzz(1, 1)
     assert any("of processor" in failure for failure in failures)

@@ -2,7 +2,9 @@
 and that its frontend parts make a frontend that prepares and reads a conversation."""
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from helios_dod.contract.errors import ContractError
@@ -10,6 +12,7 @@ from helios_dod.contract.prepared import PreparedContract
 from helios_dod.cores.reader import Core
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.requests import RequestError, decode_chat
+from helios_dod.frontend.template import RENDER_SECONDS_MAX
 from helios_dod.frontend.token_text import check_token_bytes
 from helios_dod.server.bootstrap import Bootstrap
 from helios_dod.terms import FINISH_EOS
@@ -54,7 +57,7 @@ def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
     try:
         chat = preparer.prepare(decode_chat(PLAIN_CHAT), contract.context_tokens)
     except RequestError as error:
-        if preparer.template is not None and not any(map(preparer_renders(preparer), CHATS[1:])):
+        if preparer.template is not None and not renders_any(preparer, CHATS[1:]):
             raise ContractError("chat_template", f"a conversation of {len(CHATS)} that it renders",
                                 str(error)) from None
         return Verified(contract, 0, str(error))
@@ -66,13 +69,14 @@ def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
     return Verified(contract, len(prompt), "")
 
 
-def preparer_renders(preparer: Preparer) -> Callable[[bytes], bool]:
-    """Whether a template makes a prompt of a conversation."""
-    def renders(body: bytes) -> bool:
-        try:
+def renders_any(preparer: Preparer, bodies: Sequence[bytes]) -> bool:
+    """Whether a template makes a prompt of a conversation. Where one takes all the time that a
+    template has, no other is tried."""
+    until = time.thread_time() + RENDER_SECONDS_MAX
+    for body in bodies:
+        if time.thread_time() > until:
+            break
+        with suppress(RequestError):
             preparer.prompt_tokens(decode_chat(body))
-        except RequestError:
-            return False
-        return True
-
-    return renders
+            return True
+    return False
