@@ -96,6 +96,27 @@ def test_preempted_equals_undisturbed(core, cold):
         assert counter(engine, "preempted") > 0
 
 
+@pytest.mark.parametrize("disk_pages", [0, 60], ids=["memory", "disk"])
+def test_offloaded_equals_resident(core, cold, tmp_path, disk_pages):
+    """Pages that belong to snapshots leave a cache that holds half of them, and come back with
+    their snapshot: the same bits."""
+    page_bytes = 2 * 2 * 16 * 16 * 4
+    options = {"offload_bytes": (8 if disk_pages else 80) * page_bytes}
+    if disk_pages:
+        options |= {"disk_bytes": disk_pages * page_bytes, "disk_folder": tmp_path}
+    with Embedded(write_hybrid(tmp_path, snapshots=30), cache_bytes=24 * page_bytes,
+                  context_tokens=256, concurrency=2, **options) as engine:
+        for turn in range(3):
+            for request, known in zip(requests(8), cold, strict=True):
+                asked = replace(request, tag=100 * turn + request.tag)
+                assert_same(engine.ask([asked]), [known])
+        assert counter(engine, "pages_offloaded") > 20 and counter(engine, "copies_failed") == 0
+        assert counter(engine, "snapshot_hits") >= 8
+        assert counter(engine, "snapshot_hits_away") > 4
+        restored = "pages_restored_disk" if disk_pages else "pages_restored_memory"
+        assert counter(engine, restored) > 8
+
+
 def test_a_skipped_copy_is_seen(core, cold, monkeypatch):
     """A device that restores no recurrent rows answers something else."""
     from helios_dod.executors.host import plan
