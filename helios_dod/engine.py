@@ -186,7 +186,7 @@ class Engine:
         undelivered(self.world)
         to_copy(self.world, self._started, self._copies)
         fail_copies(self.world, 0)
-        write_answer(self.world, 0, 0, 0)
+        write_answer(self.world, 0, 0, 0, 0)
         self.idle()
 
     def step(self) -> bool:

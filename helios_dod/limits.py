@@ -25,6 +25,7 @@ TOKEN_BLOCK = 256  # tokens of one block of the token arena
 FRAMES_MAX = 2  # programs in flight
 PAGE_TOKENS_MAX = 16  # tokens of one page
 MASK_BITS = 32  # tokens of one word of a grammar mask
+DRAFTED_MAX = 8  # requests that have masks behind their drafts; lanes of a round that takes them
 MATCH_AHEAD = 16  # pages between what `match` asks the memory for, and what it then looks at
 MATCH_RING = 64  # pages that it remembers: a power of two, more than twice so many
 ENTRY_PAGE, ENTRY_PARENT, ENTRY_WORDS = 0, 1, 2  # words of an entry of the content index
@@ -63,6 +64,7 @@ class Limits:
     copies_max: int  # copies of pages in flight of one queue
     frontends_max: int
     mask_words_max: int  # of one grammar mask
+    drafted_max: int  # constrained requests with masks behind their drafts
     grammar_words_max: int  # of one grammar's text
     ingress_rows_max: int  # submissions in flight of one frontend; a power of two
     ingress_words_max: int  # payload words of one frontend's ingress; a power of two
@@ -75,6 +77,8 @@ class Limits:
     def __post_init__(self) -> None:
         assert self.lanes_max <= self.slots_max <= self.requests_max
         assert self.packed_max >= self.lanes_max * self.width_max
+        assert self.drafted_max <= min(self.slots_max, DRAFTED_MAX)
+        assert self.width_max <= 16, "grammars.answer has four bits for the drafts of a lane"
         assert self.context_max % TOKEN_BLOCK == 0
         assert self.stop_bytes_max <= STOP_STRING_BYTES_MAX
         assert self.stop_tokens_max <= STOP_SEQUENCES_MAX * STOP_SEQUENCE_TOKENS_MAX
@@ -94,8 +98,9 @@ class Limits:
 
     @property
     def mask_area_max(self) -> int:
-        """Words of all grammar masks."""
-        return self.slots_max * self.mask_words_max
+        """Words of all grammar masks: one a slot, and those behind the drafts of some."""
+        rows = self.slots_max + self.drafted_max * (self.width_max - 1)
+        return rows * self.mask_words_max
 
     @property
     def piece_ends_max(self) -> int:
@@ -134,7 +139,7 @@ TEST_MIN = Limits(
     pages_max=48, pages_per_request_max=32, snapshots_max=8, window_pages_max=32,
     context_max=512, blocks_max=12,
     programs_max=32, bindings_max=512, staging_words_max=8192, page_updates_max=64,
-    mask_words_max=64, grammar_words_max=256,
+    mask_words_max=64, drafted_max=2, grammar_words_max=256,
     frontends_max=2, ingress_rows_max=4, ingress_words_max=4096, egress_rows_max=16,
     copies_max=4, vocabulary_max=64, piece_bytes_max=512, stop_bytes_max=64, stop_tokens_max=64,
 )
@@ -143,7 +148,7 @@ SMALL = Limits(
     pages_max=65_536, pages_per_request_max=1024, snapshots_max=64, window_pages_max=256,
     context_max=16_384, blocks_max=16_384,
     programs_max=64, bindings_max=2048, staging_words_max=786_432, page_updates_max=2048,
-    mask_words_max=8192, grammar_words_max=32_768,
+    mask_words_max=8192, drafted_max=8, grammar_words_max=32_768,
     frontends_max=4, ingress_rows_max=256, ingress_words_max=131_072, egress_rows_max=4096,
     copies_max=256, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
@@ -152,7 +157,7 @@ MEDIUM = Limits(
     pages_max=262_144, pages_per_request_max=2048, snapshots_max=256, window_pages_max=512,
     context_max=32_768, blocks_max=32_768,
     programs_max=128, bindings_max=4096, staging_words_max=2_621_440, page_updates_max=8192,
-    mask_words_max=8192, grammar_words_max=65_536,
+    mask_words_max=8192, drafted_max=8, grammar_words_max=65_536,
     frontends_max=8, ingress_rows_max=512, ingress_words_max=262_144, egress_rows_max=8192,
     copies_max=512, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
@@ -161,7 +166,7 @@ LARGE = Limits(
     pages_max=1_048_576, pages_per_request_max=8192, snapshots_max=1024, window_pages_max=1024,
     context_max=131_072, blocks_max=131_072,
     programs_max=256, bindings_max=8192, staging_words_max=9_437_184, page_updates_max=32_768,
-    mask_words_max=8192, grammar_words_max=65_536,
+    mask_words_max=8192, drafted_max=8, grammar_words_max=65_536,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=16_384,
     copies_max=1024, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
@@ -171,7 +176,7 @@ HUGE = Limits(
     window_pages_max=1024, context_max=32_768, blocks_max=131_072,
     programs_max=256, bindings_max=8192, staging_words_max=25_165_824, page_updates_max=32_768,
     frontends_max=16, ingress_rows_max=1024, ingress_words_max=524_288, egress_rows_max=32_768,
-    mask_words_max=8192, grammar_words_max=65_536,
+    mask_words_max=8192, drafted_max=8, grammar_words_max=65_536,
     copies_max=1024, vocabulary_max=524_288, piece_bytes_max=8_388_608,
 )
 SIZES = {size.name: size for size in (TEST_MIN, SMALL, MEDIUM, LARGE, HUGE)}

@@ -23,7 +23,7 @@ from helios_dod.code_cache import PACKAGE, sources_digest
 from helios_dod.errors import UserError
 from helios_dod.limits import SIZES
 from helios_dod.schedule import tick_first, tick_rest
-from helios_dod.tables.grammars import job_buffers, take_jobs
+from helios_dod.tables.grammars import drafts_allowed, job_buffers, mask_row, take_jobs
 from helios_dod.terms import FRAME_SUBMITTED
 from helios_dod.world import boot, restore, snapshot
 
@@ -54,7 +54,7 @@ class Finished(msgspec.Struct, array_like=True):
 
 
 class Mask(msgspec.Struct, array_like=True):
-    """A grammar worker's answer for a row, and the mask that it wrote."""
+    """A grammar worker's answer for a row, and the masks that it wrote."""
 
     row: int
     answer: int
@@ -127,7 +127,7 @@ class Inputs:
             int(self.clock["now_ns"]), sequence, self.frames["error"].tobytes(), seen.tobytes(),
             self.egress["seen"].tobytes(), rows,
             [self._finished(frame) for frame in np.nonzero(ended)[0].tolist()],
-            [Mask(row, int(self.grammars["seen"][row]), self._mask(row).tobytes())
+            [Mask(row, int(self.grammars["seen"][row]), self._masks(row).tobytes())
              for row in np.nonzero(self.grammars["seen"])[0].tolist()],
             self.copies["finished"].tobytes(), self._failed())
         entry.nbytes = 256 + sum(64 + len(mask.words) for mask in entry.masks) + sum(
@@ -135,10 +135,12 @@ class Inputs:
             64 + sum(map(len, done.columns)) for done in entry.finished)
         return entry
 
-    def _mask(self, row: int) -> np.ndarray:
-        words = int(self.grammars["mask_words"])
-        mask: np.ndarray = self.grammars["masks"][row * words:(row + 1) * words]
-        return mask
+    def _masks(self, row: int) -> np.ndarray:
+        """Those that the answer of a row is about."""
+        words, first = int(self.grammars["mask_words"]), int(mask_row(self.world, row))
+        count = 1 + int(drafts_allowed(int(self.grammars["seen"][row])))
+        masks: np.ndarray = self.grammars["masks"][first * words:(first + count) * words]
+        return masks
 
     def _row(self, frontend: int, position: int) -> Row:
         row = position % self.ingress["kind"].shape[1]
@@ -199,7 +201,7 @@ class Inputs:
         self.grammars["seen"][:] = 0
         for mask in entry.masks:
             self.grammars["seen"][mask.row] = mask.answer
-            self._mask(mask.row)[:] = np.frombuffer(mask.words, np.uint32)
+            self._masks(mask.row)[:] = np.frombuffer(mask.words, np.uint32)
 
     def hand_over(self) -> None:
         """What the engine does after a tick, for a worker that there is not."""

@@ -29,7 +29,7 @@ GRAMMAR_FAILED = 3  # the request was ended
 # grammars.job
 JOB_NONE = 0
 JOB_START = 1  # compile, take the tokens so far, compute a mask
-JOB_ADVANCE = 2  # take new tokens, compute a mask
+JOB_ADVANCE = 2  # take new tokens, compute a mask, and those behind drafts
 JOB_RELEASE = 3  # forget
 
 # grammars.answer, modulo ANSWER_STATUSES
@@ -157,6 +157,7 @@ SOURCE_CANDIDATE_TOKENS = 70
 SOURCE_CANDIDATE_COUNT = 71
 SOURCE_CANDIDATE_GENERATION = 72
 SOURCE_CANDIDATE_ENDPOINT = 73
+SOURCE_CANDIDATE_MASKS = 74
 
 # bindings.indexing
 INDEX_SCALAR = 1

@@ -44,7 +44,7 @@ LINKS = {  # columns that name no row when unused
     "snapshots": ("owner", "page", "bucket_next", "older", "newer", "buckets", "oldest",
                   "newest", "window_pages"),
     "frames": ("program",),
-    "programs": ("smaller",),
+    "programs": ("smaller", "smaller_masked"),
     "lanes": ("restore", "snapshot"),
 }
 

@@ -224,6 +224,15 @@ CASES = {
             index=wire.Operand(buffer=number(m, "sample_row")),
             output=wire.Operand(buffer=number(m, "drawn_lanes"), column=3, columns=1)))),
         "draft.drawn", "drawn start in column 3, got number"),
+    "a mask for the first token of a round alone": (
+        "drafting", point("verify", "masks", "grammar_mask"), "verify.masks",
+        "a mask a token, got"),
+    "masks of fewer lanes": (
+        "drafting", shape("candidate_masks_4", 0, 0, 3), "CANDIDATE_MASKS", "LANES"),
+    "two masks of a token": (
+        "drafting", lambda s, m: [part.MergeFrom(wire.AdjustLogits(
+            mask=wire.Operand(buffer=number(m, "grammar_mask")), has_mask=True))
+            for part in parts(m, "adjust_logits")], "verify.masks", "no other mask"),
 }
 
 

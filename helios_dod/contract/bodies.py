@@ -32,6 +32,7 @@ from helios_dod.contract.values import (
 )
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.limits import MASK_BITS
 
 ROW_END = 2**62  # end of a row whose width is chosen at load
 WRITES = ("write", "update", "report")
@@ -210,6 +211,12 @@ class Body:
                             "SPECULATIVE programs alone", program.name)
         if drawn and not self.drafted:
             return "rows", "a Draft before ROWS_DRAWN", "none"
+        if name == "verify" and part.has_masks:
+            wanted = max((program.token_capacity for program in self.programs), default=1) * (
+                -(-self.all.serving.model.vocabulary // MASK_BITS))
+            _, first, end = self.all.span(part.masks)
+            if end - first < wanted:
+                return "masks", f"at least {wanted} columns, a mask a token", end - first
         if name != "draft":
             return None
         if part.step != self.drafted:

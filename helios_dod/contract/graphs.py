@@ -104,7 +104,9 @@ def _prepare_graph(
         packed=program.packed_token_capacity, confidence_width=program.confidence_width,
         bindings=bindings, states=states, host_pending=host, device_pending=device,
         histogram=any(made.source == contract.PROMPT_HISTOGRAM for made in bindings),
-        masked=any(made.source == contract.GRAMMAR_MASK for made in bindings),
+        masked=any(made.source == contract.CANDIDATE_MASKS or (
+            made.source == contract.GRAMMAR_MASK and program.token_capacity == 1)
+            for made in bindings),
         state_rows_per_request=graph.state_rows_per_request,
         cursor=_reads_cursor(model.cache, states),
         lane_limit=program.lane_limit or min(program.draft_tokens + 1, program.token_capacity),

@@ -262,6 +262,9 @@ def _check_verified(body: wire.HostBody, at: int, field: str) -> None:
               for operation in body.operations[at + 1 : at + 1 + len(VERIFIED)]]
     require(behind == list(VERIFIED), field, f"{', '.join(VERIFIED)} behind it",
             ", ".join(str(name) for name in behind) or "none")
+    if body.operations[at].verify.has_masks:
+        require(not body.operations[at + 1].adjust_logits.has_mask, f"{field}.masks",
+                "no other mask in the adjust_logits behind it", "one")
 
 
 def _touch_problem(facts: list[BufferFacts], part: Any, touch: Touch) -> tuple[str, int]:

@@ -186,7 +186,8 @@ _DECLARED = {
     "verify": """
         index   rows                        packed    3         i32      any
         index   query_start                 lanes     1         i32      start
-        index   query_length                lanes     1         i32      length""",
+        index   query_length                lanes     1         i32      length
+        read    masks?has_masks             lanes     >=mask    u32""",
     "score": """
         read    logits                      packed    vocabulary  f32
         index   target                      packed    1         i32      any

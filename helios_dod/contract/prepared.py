@@ -60,7 +60,7 @@ class PreparedProgram:
     host_pending: bool  # the pending token is bound by the host
     device_pending: PreparedState | None
     histogram: bool  # binds the prompt histogram
-    masked: bool  # binds the grammar mask
+    masked: bool  # binds grammar masks for every token that a lane may emit
     state_rows_per_request: int
     lane_limit: int = 1  # tokens of one lane at most, at most min(D + 1, W)
     cursor: bool = False  # it reads the committed draft cursor, so its completions report one

@@ -267,10 +267,11 @@ class SimulatedExecutor:
             others.follow_round(self.world, frame, at, program, self.table, self.cache,
                                 self.pending, self.endpoint, self.drafts, self.lengths,
                                 self.differs)
-        verify_round(self.world, frame, at, self.page_tokens, self.contract.vocabulary, lag,
-                     refused, EMPTY_HISTORY, self.table, self.cache, self.pending, self.endpoint,
-                     self.seeds, self.limits, self.minimums, self.stops, self.generated,
-                     self.status, self.drafts, self.lengths, self.differs)
+        verify_round(self.world, frame, at, chosen.width, self.page_tokens,
+                     self.contract.vocabulary, lag, refused, EMPTY_HISTORY, self.table, self.cache,
+                     self.pending, self.endpoint, self.seeds, self.limits, self.minimums,
+                     self.stops, self.generated, self.status, self.drafts, self.lengths,
+                     self.differs)
         if others is not None:
             others.commit(self.world, frame, at)
 

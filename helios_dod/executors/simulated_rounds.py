@@ -7,12 +7,22 @@ what a test asks for, and the target's tokens are those of plain decode whatever
 
 import numpy as np
 
-from helios_dod.executors.simulated_device import NONE, advance, draw, mix, record, update_table
+from helios_dod.executors.simulated_device import (
+    NONE,
+    advance,
+    allowed_from,
+    draw,
+    mix,
+    record,
+    update_table,
+)
+from helios_dod.limits import MASK_BITS
 from helios_dod.system import kernel
 from helios_dod.terms import (
     SOURCE_CANDIDATE_COUNT,
     SOURCE_CANDIDATE_ENDPOINT,
     SOURCE_CANDIDATE_GENERATION,
+    SOURCE_CANDIDATE_MASKS,
     SOURCE_CANDIDATE_TOKENS,
     SOURCE_CONSUMED,
     SOURCE_GENERATION,
@@ -102,16 +112,20 @@ def propose(words, at, lane, count, start, history, seed, vocabulary, accept, dr
 
 
 @kernel
-def verify(lane, start, length, slot, page_tokens, vocabulary, table, cache, pending, drafts, seeds,
-           limits, minimums, stops, generated, status, history, differ, tokens):
+def verify(words, masks, lane, start, length, slot, page_tokens, vocabulary, table, cache, pending,
+           drafts, seeds, limits, minimums, stops, generated, status, history, differ, tokens):
     """Writes the records of all target rows; commits drafts while each equals what the target
-    draws. The tokens that were emitted: their number."""
+    draws, under the mask of its place. masks: first word of the lane's, -1 without. The tokens that
+    were emitted: their number."""
     token, emitted, going = pending[slot], 0, status[slot] == STATUS_RUNNING
     for i in range(length):
         history = record(history, token)
         place = start + i
         cache[table[slot, place // page_tokens], place % page_tokens] = history
         drawn = draw(history ^ differ[i], seeds[slot], vocabulary)
+        if masks >= 0:
+            mask = masks + i * -(-vocabulary // MASK_BITS)
+            drawn = allowed_from(words, mask, drawn, vocabulary)
         if going:
             tokens[emitted] = drawn
             emitted += 1
@@ -157,21 +171,24 @@ def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary
 
 
 @kernel
-def verify_round(world, frame, at, page_tokens, vocabulary, lag, refused, empty, table, cache,
-                 pending, endpoint, seeds, limits, minimums, stops, generated, status, drafts,
-                 lengths, differs):
-    """The second half: target rows, accepted tokens, completion. refused: a rank rejects the
-    cohort, nothing is committed. lag: of the draft cursor, -1 without one. differs: [lanes, rows],
-    what other histories disagree in behind each target row, 0: nothing."""
+def verify_round(world, frame, at, width, page_tokens, vocabulary, lag, refused, empty, table,
+                 cache, pending, endpoint, seeds, limits, minimums, stops, generated, status,
+                 drafts, lengths, differs):
+    """The second half: target rows, accepted tokens, completion. width: masks of a lane. refused: a
+    rank rejects the cohort, nothing is committed. lag: of the draft cursor, -1 without one.
+    differs: [lanes, rows], what other histories disagree in behind each target row, 0: nothing."""
     words, done = world[0].staging.words[frame], world[0].completions
     lanes, rows = words[at[SOURCE_LIVE_LANES]], 0
     for lane in range(lanes):
         slot, emitted = words[at[SOURCE_SLOT] + lane], 0
         start = endpoint[slot]
         if not refused:
+            masks = at[SOURCE_CANDIDATE_MASKS]
+            if masks >= 0:
+                masks += lane * width * -(-vocabulary // MASK_BITS)
             emitted = verify(
-                lane, start, lengths[lane], slot, page_tokens, vocabulary, table, cache, pending,
-                drafts, seeds, limits, minimums, stops, generated, status,
+                words, masks, lane, start, lengths[lane], slot, page_tokens, vocabulary, table,
+                cache, pending, drafts, seeds, limits, minimums, stops, generated, status,
                 history_at(start, slot, page_tokens, table, cache, empty), differs[lane],
                 done.tokens[frame, lane])
         endpoint[slot] = start + emitted

@@ -15,20 +15,23 @@ from helios_dod.terms import JOB_START
 class Job:
     """What is asked of a worker for one row of `grammars`.
 
-    tokens: the generated tokens that are new to it (all of them with JOB_START)."""
+    tokens: the generated tokens that are new to it (all of them with JOB_START). drafts: tokens
+    that may come behind those, as far as the grammar allows."""
 
     row: int
     generation: int
     kind: int  # a JOB_ term
     tokens: tuple[int, ...] = ()
     text: bytes = b""  # JOB_START: the request's grammar
+    drafts: tuple[int, ...] = ()
 
 
 class GrammarWorker(Protocol):
     """Computes masks off the tick.
 
     A JOB_START and a JOB_ADVANCE are answered, each once, by `write_answer` after the row's words
-    of `grammars.masks` are written. Jobs of one row are done in order."""
+    of `grammars.masks` are written: the mask of the next token, and one behind each draft that is
+    allowed and has only allowed ones before it. Jobs of one row are done in order."""
 
     def prepare(self) -> None:
         """Begins to make what the first job would wait for."""
@@ -56,9 +59,11 @@ class Desk:
         if count:
             self.worker.hand([self._job(*job) for job in self._jobs[:count].tolist()])
 
-    def _job(self, row: int, generation: int, kind: int, first: int, size: int) -> Job:
+    def _job(self, row: int, generation: int, kind: int, first: int, size: int,
+             drafts: int) -> Job:
         if kind != JOB_START:
-            return Job(row, generation, kind, tuple(self._tokens[first : first + size].tolist()))
+            tokens = tuple(self._tokens[first : first + size + drafts].tolist())
+            return Job(row, generation, kind, tokens[:size], drafts=tokens[size:])
         w = self.world[0]
         request = int(w["slots"]["request"][w["grammars"]["slot"][row]])
         prompt = int(w["requests"]["prompt_count"][request])

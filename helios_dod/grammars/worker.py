@@ -2,7 +2,8 @@
 
 One thread takes jobs and makes one call a batch for all rows: the library's threads, which hold no
 interpreter lock, take the tokens and write the masks into the rows. Another compiles, so that a new
-grammar holds up no mask. Compiled grammars are kept by content; a request gets a copy."""
+grammar holds up no mask. Compiled grammars are kept by content; a request gets a copy. Drafts are
+walked on a copy of that, so that what they cost, or refuse, does not touch the request."""
 
 import os
 import queue
@@ -19,7 +20,8 @@ import numpy as np
 
 from helios_dod.grammars.base import Job
 from helios_dod.grammars.library import GrammarError, Library, Source, decode, on_large_stack
-from helios_dod.tables.grammars import write_answer
+from helios_dod.limits import MASK_BITS
+from helios_dod.tables.grammars import mask_row, write_answer
 from helios_dod.terms import (
     ANSWER_NO_COMPILE,
     ANSWER_NO_MASK,
@@ -56,8 +58,9 @@ class LibraryWorker:
     def __init__(self, world: np.ndarray, source: Source, delimiters: tuple[str, ...] = (),
                  threads: int = 0) -> None:
         self.world, self.library, self.delimiters = world, Library(source), delimiters
-        self.masks = world[0]["grammars"]["masks"]
-        self.mask_bytes = 4 * int(world[0]["grammars"]["mask_words"])
+        words = max(int(world[0]["grammars"]["mask_words"]), 1)
+        area = world[0]["grammars"]["masks"]
+        self.masks = area[: len(area) // words * words].reshape(-1, words)
         self.thread_count = threads or min(len(os.sched_getaffinity(0)), THREADS_MAX)
         self.rows: dict[int, Held] = {}
         self.compiled: OrderedDict[bytes, Any] = OrderedDict()
@@ -116,7 +119,7 @@ class LibraryWorker:
             news = [self._jobs.get()]
             while not self._jobs.empty():
                 news.append(self._jobs.get())
-            due: dict[int, tuple[int, ...]] = {}  # row -> tokens to take before its mask
+            due: dict[int, Job] = {}  # rows that wait for a mask
             try:
                 for item in news:
                     if item is not None:
@@ -128,7 +131,7 @@ class LibraryWorker:
             if None in news:
                 return
 
-    def _take(self, item: Sequence[Job] | Compiled, due: dict[int, tuple[int, ...]]) -> None:
+    def _take(self, item: Sequence[Job] | Compiled, due: dict[int, Job]) -> None:
         """Notes jobs, and compiled grammars of rows that still wait for them."""
         if isinstance(item, Compiled):
             job = item.job
@@ -143,50 +146,87 @@ class LibraryWorker:
                 self._answer({job.row: ANSWER_NO_COMPILE})
                 return
             held.matcher = item.matcher.deep_copy()
-            due[job.row] = job.tokens
+            due[job.row] = job
             return
         for job in item:
             due.pop(job.row, None)
             if job.kind == JOB_RELEASE:
                 self.rows.pop(job.row, None)
             elif job.kind != JOB_START:
-                due[job.row] = job.tokens
+                due[job.row] = job
             else:
                 self.rows[job.row] = Held(job.generation)
                 if job.text in self.compiled:
                     self.compiled.move_to_end(job.text)
                     self.rows[job.row].matcher = self.compiled[job.text].deep_copy()
-                    due[job.row] = job.tokens
+                    due[job.row] = job
                 else:
                     self._sources.put(job)
 
-    def _advance(self, executor: Any, due: dict[int, tuple[int, ...]]) -> None:
-        """Takes the tokens of every due row and writes its mask: one call each for all."""
+    def _advance(self, executor: Any, due: dict[int, Job]) -> None:
+        """Takes the tokens of every due row and writes its masks: one call each for all."""
         if not due:
             return
         matchers = {row: self.rows[row].matcher for row in due}
         answers: dict[int, int] = {}
-        single = [row for row, tokens in due.items() if len(tokens) == 1]
+        single = [row for row, job in due.items() if len(job.tokens) == 1]
         if single:  # the library takes no empty list
-            taken = executor.consume_token_par([(matchers[row], due[row][0]) for row in single])
+            taken = executor.consume_token_par(
+                [(matchers[row], due[row].tokens[0]) for row in single])
             answers |= {row: ANSWER_NO_TOKEN
                         for row, good in zip(single, taken, strict=True) if not good}
-        for row, tokens in due.items():
-            if len(tokens) > 1 and matchers[row].try_consume_tokens(list(tokens)) < len(tokens):
+        for row, job in due.items():
+            tokens = list(job.tokens)
+            if len(tokens) > 1 and matchers[row].try_consume_tokens(tokens) < len(tokens):
                 answers[row] = ANSWER_NO_TOKEN
         going = [row for row in due if row not in answers]
         if going:
             executor.unsafe_compute_mask_ptr(
-                [(matchers[row], row) for row in going], self.masks.ctypes.data, self.mask_bytes,
-                self.masks.nbytes // self.mask_bytes)
+                [(matchers[row], self._first(row)) for row in going], *self._area())
         answers |= {row: ANSWER_NO_MASK if matchers[row].is_error() else ANSWER_READY
                     for row in going}
-        self._answer(answers)
+        drafted = {row: matchers[row] for row in going
+                   if due[row].drafts and answers[row] == ANSWER_READY}
+        self._answer(answers, self._draft(executor, drafted, due))
 
-    def _answer(self, answers: dict[int, int]) -> None:
+    def _first(self, row: int) -> int:
+        """The number of a row's first mask."""
+        return int(mask_row(self.world, row))
+
+    def _area(self) -> tuple[int, int, int]:
+        """Where masks lie: address, bytes of one, their number."""
+        return self.masks.ctypes.data, self.masks.strides[0], len(self.masks)
+
+    def _allows(self, row: int, position: int, token: int) -> bool:
+        """Is a token in one of a row's masks? None stands behind an end token."""
+        mask = self.masks[self._first(row) + position]
+        return token not in self.library.source.eos and bool(
+            int(mask[token // MASK_BITS]) >> token % MASK_BITS & 1)
+
+    def _draft(self, executor: Any, asked: dict[int, Any], due: dict[int, Job]) -> dict[int, int]:
+        """Writes the masks behind drafts, position after position; how many drafts each row allows.
+        asked: the state that each row's first mask is of."""
+        allowed = dict.fromkeys(asked, 0)
+        copies = {row: matcher.deep_copy() for row, matcher in asked.items()}
+        while copies:
+            copies = {row: copy for row, copy in copies.items()
+                      if allowed[row] < len(due[row].drafts)
+                      and self._allows(row, allowed[row], due[row].drafts[allowed[row]])
+                      and copy.consume_token(due[row].drafts[allowed[row]])}
+            if copies:
+                executor.unsafe_compute_mask_ptr(
+                    [(copy, self._first(row) + allowed[row] + 1) for row, copy in copies.items()],
+                    *self._area())
+            copies = {row: copy for row, copy in copies.items() if not copy.is_error()}
+            for row in copies:
+                allowed[row] += 1
+        return allowed
+
+    def _answer(self, answers: dict[int, int], drafts: dict[int, int] | None = None) -> None:
         """Writes answers and wakes the engine."""
         for row, status in answers.items():
-            write_answer(self.world, row, self.rows[row].generation, status)
+            write_answer(self.world, row, self.rows[row].generation, status,
+                         (drafts or {}).get(row, 0))
             if status != ANSWER_READY:
                 del self.rows[row]
         if answers:

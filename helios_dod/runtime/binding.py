@@ -101,26 +101,44 @@ def takes_masks(programs: Sequence[PreparedProgram], host_pending: bool) -> bool
     return True
 
 
-# Equal in variants that differ in how much they hold.
-KIND = ("operation", "host_pending", "histogram", "masked", "drafts", "width", "lane_limit",
+# Equal in variants that differ in how much they hold, or in whether they take masks.
+KIND = ("operation", "host_pending", "histogram", "drafts", "width", "lane_limit",
         "prefix_limit", "endpoint_input", "history_input")
 
 
 def bind_rounds(world: np.ndarray, selection: Selection) -> None:
-    """Links every variant to the next smaller one of its kind; lists the speculative ones."""
+    """Links every variant to the next smaller one of its kind, those without masks first; lists the
+    speculative ones."""
     programs = world[0]["programs"]
-    rows = sorted(selection.programs,
-                  key=lambda row: (programs["batch"][row], programs["packed"][row]))
+    rows = sorted(selection.programs, key=lambda row: (
+        programs["batch"][row], programs["packed"][row], programs["masked"][row]))
     last: dict[tuple[int, ...], int] = {}
+    last_masked: dict[tuple[int, ...], int] = {}
     for row in rows:
         kind = tuple(int(programs[name][row]) for name in KIND)
         programs["smaller"][row] = last.get(kind, NO_ROW)
+        programs["smaller_masked"][row] = last_masked.get(kind, NO_ROW)
         last[kind] = row
+        if programs["masked"][row]:
+            last_masked[kind] = row
     rounds = [row for row in rows if programs["operation"][row] == OP_SPECULATIVE
               and programs["host_pending"][row] == selection.host_pending]
     programs["rounds"][:len(rounds)] = rounds
     programs["round_count"] = len(rounds)
     programs["round_width"] = max((int(programs["lane_limit"][row]) for row in rounds), default=1)
+
+
+def bind_masks(world: np.ndarray, contract: PreparedContract, selection: Selection) -> None:
+    """Words of a mask; how many masks a constrained request may have, and how many requests may
+    have more than one: none, where no round verifies copies under masks."""
+    programs, grammars = world[0]["programs"], world[0]["grammars"]
+    rounds = programs["rounds"][:programs["round_count"]]
+    verifying = [row for row in rounds.tolist()
+                 if programs["masked"][row] and programs["history_input"][row]]
+    widest = max((int(programs["lane_limit"][row]) for row in verifying), default=1)
+    grammars["mask_words"] = -(-contract.vocabulary // MASK_BITS)
+    grammars["positions"] = widest if selection.history_drafting else 1
+    grammars["drafted_rows"] = selection.limits.drafted_max if grammars["positions"] > 1 else 0
 
 
 def cache_seed(contract: PreparedContract) -> int:
@@ -184,7 +202,6 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     settings["cursor_lag"] = contract.cache.cursor_lag_tokens
     settings["page_updates"] = geometry.updates
     settings["cache_seed"] = cache_seed(contract)
-    world[0]["grammars"]["mask_words"] = -(-contract.vocabulary // MASK_BITS)
     settings["caching"] = selection.caching
     settings["host_pending"] = selection.host_pending
     settings["masked"] = takes_masks(
@@ -200,5 +217,6 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
                      contract.cache.tables)
     world[0]["programs"]["program_count"] = len(contract.programs)
     bind_rounds(world, selection)
+    bind_masks(world, contract, selection)
     bind_snapshots(world, contract, selection)
     return first

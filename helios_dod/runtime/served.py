@@ -9,6 +9,7 @@ from helios_dod.limits import PAGE_TOKENS_MAX
 
 PACKED = frozenset(value for name, value in vars(terms).items() if name.startswith("SOURCE_"))
 DEVICE_EXECUTORS = ("cuda",)
+MASKS = (terms.SOURCE_GRAMMAR_MASK, terms.SOURCE_CANDIDATE_MASKS)
 
 
 def require_no_rows(program: PreparedProgram, field: str) -> None:
@@ -24,7 +25,7 @@ def require_no_rows(program: PreparedProgram, field: str) -> None:
 def require_packed(binding: PreparedBinding, field: str) -> None:
     """Values whose place packing does not know."""
     physical = binding.indexing == terms.INDEX_PHYSICAL_ROW
-    if physical and binding.source != terms.SOURCE_GRAMMAR_MASK:
+    if physical and binding.source not in MASKS:
         raise ContractError(f"{field}.indexing", "rows of the submission: packing writes only masks"
                             " by request slot", "PHYSICAL_ROW")
     if binding.source == terms.SOURCE_CONSTANT and binding.indexing != terms.INDEX_SCALAR:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helios_dod.limits import NO_ROW
+from helios_dod.limits import MASK_BITS, NO_ROW
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
@@ -14,6 +14,7 @@ from helios_dod.terms import (
     FINISHED,
     FRAME_SUBMITTED,
     FREE,
+    GRAMMAR_READY,
     OP_SPECULATIVE,
     PAGE_FETCHING,
     PAGE_IMMUTABLE,
@@ -142,7 +143,7 @@ def check_tokens(w: np.void) -> None:
 
 @invariant("slots.state slots.free slots.free_count slots.live slots.live_count slots.feedback "
            "slots.restore slots.copying slots.in_flight slots.consumed slots.scheduled slots.open "
-           "slots.page_count slots.request settings.* frames.state frames.program "
+           "slots.narrow slots.page_count slots.request settings.* frames.state frames.program "
            "frames.lane_count lanes.slot lanes.sampled lanes.query_length lanes.ceiling "
            "lanes.restore programs.operation requests.span_count requests.span_first "
            "requests.span_end requests.state")
@@ -163,8 +164,8 @@ def check_slots(w: np.void) -> None:
                 rounds[slot] += w["lanes"]["sampled"][frame, lane]
                 unknown[slot] += w["programs"]["operation"][program] == OP_SPECULATIVE
                 ahead[slot] += w["lanes"]["query_length"][frame, lane]
-                require(not s["feedback"][slot] or w["lanes"]["ceiling"][frame, lane] <= 1,
-                        f"lanes[{frame}, {lane}].ceiling of slot {slot}, which needs feedback")
+                require(not s["narrow"][slot] or w["lanes"]["ceiling"][frame, lane] <= 1,
+                        f"lanes[{frame}, {lane}].ceiling of slot {slot}, which is narrow")
     restoring = {*np.nonzero((s["restore"] != NO_ROW) | (s["copying"] > 0))[0].tolist(),
                  *w["lanes"]["slot"][w["lanes"]["restore"] != NO_ROW].tolist()}
     for slot in live:
@@ -386,9 +387,8 @@ def check_cache(w: np.void) -> None:
             "prefixes: not the immutable pages, each once")
 
 
-@invariant("grammars.state grammars.free grammars.free_count grammars.slot grammars.given "
-           "grammars.queue grammars.queue_count grammars.job slots.state slots.grammar "
-           "slots.request requests.token_count requests.prompt_count")
+@invariant("grammars.* candidates.count candidates.found_count candidates.tokens slots.state "
+           "slots.grammar slots.request requests.token_count requests.prompt_count")
 def check_grammars(w: np.void) -> None:
     """Links to slots, the free stack, the queue of jobs."""
     g, s = w["grammars"], w["slots"]
@@ -403,8 +403,24 @@ def check_grammars(w: np.void) -> None:
         generated = int(w["requests"]["token_count"][request] -
                         w["requests"]["prompt_count"][request])
         require(0 <= int(g["given"][row]) <= generated, f"grammars[{row}].given {g['given'][row]}")
+        if g["state"][row] == GRAMMAR_READY and int(g["given"][row]) == generated:
+            check_drafts(w, row, slot, int(w["requests"]["token_count"][request]))
     queue = g["queue"][: int(g["queue_count"])].tolist()
     require(sorted(queue) == np.nonzero(g["job"])[0].tolist(), f"grammars.queue {queue}")
+
+
+def check_drafts(w: np.void, row: int, slot: int, token_count: int) -> None:
+    """Each draft of a READY row continues its slot's text, and is in the mask before it."""
+    g, c = w["grammars"], w["candidates"]
+    drafts, words = int(g["drafts"][row]), int(g["mask_words"])
+    require(drafts == 0 or (
+        row < int(g["drafted_rows"]) and drafts < int(g["positions"])
+        and int(c["found_count"][slot]) == token_count and drafts <= int(c["count"][slot])),
+        f"grammars[{row}].drafts {drafts} of {c['count'][slot]} candidates")
+    for i, token in enumerate(c["tokens"][slot, :drafts].tolist()):
+        word = g["masks"][(row * int(g["positions"]) + i) * words + token // MASK_BITS]
+        require(int(word) >> token % MASK_BITS & 1 == 1,
+                f"grammars[{row}]: draft {i}, token {token}, is not in its mask")
 
 
 def check(world: np.ndarray) -> None:

@@ -54,15 +54,17 @@ class Round:
     confidence: bool = False
     history: bool = False  # copied tokens
     staged: bool = False  # endpoints from the host; else its own
+    masks: int = 0  # words of a grammar mask, one a token, or 0
 
 
-def rounds_of(lanes: int, width: int) -> tuple[Round, ...]:
-    """One of each sort: rectangular and short, exact and allocated, with and without copies."""
+def rounds_of(lanes: int, width: int, masks: int = 0) -> tuple[Round, ...]:
+    """One of each sort: rectangular and short, exact and allocated, with and without copies; what
+    takes copies takes masks of so many words, too."""
     short = lanes + max(lanes * (width - 1) // 2, 1)
     return (
         Round(0, 1, lanes), Round(1, 2, 2 * lanes),
         Round(width - 1, width, short, prefix=True, confidence=True),
-        Round(width - 1, width, short, history=True, staged=True),
+        Round(width - 1, width, short, history=True, staged=True, masks=masks),
     )
 
 
@@ -123,7 +125,7 @@ class Builder:
              indexing: int, rows: int = 1) -> None:
         """One value binding of a program, and its staging buffer of rows * symbol rows."""
         dtype = manifest.U64 if source == contract.SEED else manifest.I32
-        if source == contract.GRAMMAR_MASK:
+        if source in (contract.GRAMMAR_MASK, contract.CANDIDATE_MASKS):
             dtype = manifest.U32
         if source in (contract.TEMPERATURE, contract.TOP_P, contract.MIN_P, contract.BIAS_VALUES,
                       contract.REPETITION_PENALTY, contract.PRESENCE_PENALTY,
@@ -215,6 +217,9 @@ class Builder:
         for title, rows in self.state_columns(manifest.SPECULATIVE):
             self.bind(graph, title, rows, manifest.LANES, 1, contract.ACTIVE_ROW)
         self.bind_views(graph)
+        if spoken.masks:
+            self.bind(graph, f"candidate_masks_{spoken.width}", contract.CANDIDATE_MASKS,
+                      manifest.LANES, spoken.width * spoken.masks, contract.SUBMISSION_ROW)
         self.bind(graph, "page_updates", contract.PAGE_UPDATES, manifest.UPDATES, 3,
                   contract.SCALAR)
         if spoken.confidence:

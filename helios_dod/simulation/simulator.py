@@ -25,6 +25,7 @@ from helios_dod.executors.simulated import (
     expected_scores,
     expected_tokens,
 )
+from helios_dod.limits import MASK_BITS
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose, choose_windowed
 from helios_dod.schedule import TICK
@@ -110,6 +111,7 @@ class Drafting:
     width: int = 0  # of the widest program; 0: no speculation
     accept: int = 60  # per cent of the drafts that are right
     history: bool = False  # drafts are copied from a request's own text
+    masks: bool = True  # programs that take copies take grammar masks
     cursor_lag: int | None = None  # None: no draft cursor is reported
     refuse: float = 0.0  # speculative programs whose cohort a rank rejects
     rounds: tuple[Round, ...] | None = None  # None: one of each sort, up to the width
@@ -161,7 +163,8 @@ class Simulator:
         self.drafting = drafting
         rounds = self.drafting.rounds
         if rounds is None:
-            rounds = rounds_of(lanes, drafting.width) if drafting.width else ()
+            masks = -(-vocabulary // MASK_BITS) if drafting.masks else 0
+            rounds = rounds_of(lanes, drafting.width, masks) if drafting.width else ()
         manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed, rounds,
                                            self.drafting.cursor_lag if rounds else None, kinds)
         contract = decode(serving, manifest)

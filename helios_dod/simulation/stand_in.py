@@ -1,11 +1,13 @@
 """A deterministic grammar worker for the simulator, and its oracle's view of the same grammars.
 
 A grammar is a seed: after any tokens, about a quarter of the vocabulary may follow, by a hash of
-what came before. It may fail after a number of tokens."""
+what came before; or, for half the seeds, less, by how many they are modulo a period, so that texts
+repeat themselves. It may fail after a number of tokens."""
 
 import random
 import struct
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from helios_dod.executors.simulated_device import mix
 from helios_dod.grammars.base import Job
 from helios_dod.limits import MASK_BITS
 from helios_dod.simulation.invariants import require
-from helios_dod.tables.grammars import write_answer
+from helios_dod.tables.grammars import mask_row, write_answer
 from helios_dod.terms import (
     ANSWER_NO_COMPILE,
     ANSWER_NO_MASK,
@@ -37,12 +39,14 @@ class Automaton:
     """One grammar on its way."""
 
     def __init__(self, text: bytes, vocabulary: int) -> None:
-        self.state, self.fails_after = TEXT.unpack(text)
-        self.vocabulary, self.count = vocabulary, 0
+        self.seed, self.fails_after = TEXT.unpack(text)
+        self.state, self.vocabulary, self.count = self.seed, vocabulary, 0
+        self.period = self.seed // 2 % 5 + 1 if self.seed % 2 else 0
 
     def allowed(self) -> list[bool]:
         """Whether each token may follow; at least one may."""
-        found = [int(mix(np.uint64(self.state ^ token))) % 4 == 0
+        share = 40 if self.period else 4
+        found = [int(mix(np.uint64(self.state ^ token))) % share == 0
                  for token in range(self.vocabulary)]
         found[self.state % self.vocabulary] = True
         return found
@@ -51,8 +55,10 @@ class Automaton:
         """Goes on behind a token; False if it may not follow."""
         if not self.allowed()[token]:
             return False
-        self.state = int(mix(np.uint64(self.state ^ (token << 32))))
         self.count += 1
+        self.state = int(mix(np.uint64(
+            self.seed ^ (self.count % self.period << 32) if self.period
+            else self.state ^ (token << 32))))
         return True
 
     @property
@@ -108,27 +114,36 @@ class StandIn:
         if job.kind == JOB_RELEASE:
             self.held.pop(job.row, None)
             return
-        status = ANSWER_NO_COMPILE
+        status, drafts = ANSWER_NO_COMPILE, 0
         if job.kind != JOB_START or len(job.text) == TEXT.size:
-            status = self.advance(job)
-        write_answer(self.world, job.row, job.generation, status)
+            status, drafts = self.advance(job)
+        write_answer(self.world, job.row, job.generation, status, drafts)
 
-    def advance(self, job: Job) -> int:
-        """Starts or goes on, and writes the mask. The answer's status."""
+    def advance(self, job: Job) -> tuple[int, int]:
+        """Starts or goes on, and writes the masks. The answer's status and drafts."""
         if job.kind == JOB_START:
             self.held[job.row] = Automaton(job.text, self.vocabulary)
         automaton = self.held[job.row]
         if not all(automaton.take(token) for token in job.tokens):
-            return ANSWER_NO_TOKEN
+            return ANSWER_NO_TOKEN, 0
         if automaton.failed:
-            return ANSWER_NO_MASK
+            return ANSWER_NO_MASK, 0
+        self.write(job.row, 0, automaton.allowed())
+        ahead = copy(automaton)
+        for i, token in enumerate(job.drafts):
+            if not ahead.take(token) or ahead.failed:
+                return ANSWER_READY, i
+            self.write(job.row, i + 1, ahead.allowed())
+        return ANSWER_READY, len(job.drafts)
+
+    def write(self, row: int, position: int, allowed: list[bool]) -> None:
+        """One mask of a row."""
         words = -(-self.vocabulary // MASK_BITS)
         bits = np.zeros(words * MASK_BITS, bool)
-        bits[: self.vocabulary] = automaton.allowed()
-        masks = self.world[0]["grammars"]["masks"]
-        first = job.row * words
-        masks[first : first + words] = np.packbits(bits, bitorder="little").view(np.uint32)
-        return ANSWER_READY
+        bits[: self.vocabulary] = allowed
+        first = (mask_row(self.world, row) + position) * words
+        self.world[0]["grammars"]["masks"][first : first + words] = np.packbits(
+            bits, bitorder="little").view(np.uint32)
 
     def check_quiet(self) -> None:
         """Without work, nothing is held."""

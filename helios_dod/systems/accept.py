@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.tables.drafts import is_round, learn_acceptance
 from helios_dod.tables.requests import finish_request, queue_emit
@@ -159,6 +160,9 @@ def learn_drafts(world, frame, lane):
     if copied > 0:
         counters.drafts_copied_offered += offered
         counters.drafts_copied_accepted += accepted
+    if copied > 0 and world[0].slots.grammar[slot] != NO_ROW:
+        counters.drafts_constrained_offered += offered
+        counters.drafts_constrained_accepted += accepted
     learn_acceptance(world, slot, COPIED if copied > 0 else DRAWN, offered, accepted)
 
 

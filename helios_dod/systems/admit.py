@@ -104,10 +104,9 @@ def take_slot(world, row):
     assert slots.state[slot] == FREE and slots.in_flight[slot] == 0
     slots.generation[slot] += 1
     slots.request[slot] = row
-    slots.feedback[slot] = (
-        world[0].stops.active[row] == 1 or requests.grammar_bytes[row] > 0
-        or world[0].settings.host_pending == 1)
-    slots.narrow[slot] = slots.feedback[slot] == 1 or requests.top_logprobs[row] >= 0
+    single = world[0].stops.active[row] == 1 or world[0].settings.host_pending == 1
+    slots.feedback[slot] = single or requests.grammar_bytes[row] > 0
+    slots.narrow[slot] = single or requests.top_logprobs[row] >= 0
     slots.acceptance[slot] = world[0].drafts.prior
     forget_candidates(world, slot)
     slots.live[slots.live_count] = slot

@@ -28,7 +28,6 @@ from helios_dod.terms import (
     FRAME_COMPOSED,
     FREE,
     GRAMMAR_READY,
-    OP_DECODE,
     OP_INITIALIZE,
     OP_MIXED,
     OP_PREFILL,
@@ -304,11 +303,8 @@ def compose_lanes(world, frame, prompts):
     masked = 1 if frames.constrained_count[frame] > 0 else 0
     if lanes == 0:
         return NO_ROW
-    if decodes == lanes and masked == 0:
-        program = base_program(world, lanes)
-    elif decodes == lanes:
-        host = world[0].settings.host_pending
-        program = find_program(world, OP_DECODE, lanes, packed, host, 0, 1)
+    if decodes == lanes:
+        program = base_program(world, lanes, masked)
     else:
         program = find_program(
             world, OP_PREFILL if decodes == 0 else OP_MIXED, lanes, packed, 0, 0, masked)
@@ -339,7 +335,7 @@ def held_by_grammar(world):
 
 @kernel
 def constrained_ready(world):
-    """Can a constrained token be computed? All lanes go one token on beside it."""
+    """Can a constrained token be computed?"""
     slots, grammars = world[0].slots, world[0].grammars
     if grammars.free_count == grammars.free.shape[0]:
         return False
@@ -382,7 +378,9 @@ def compose_frame(world, frame):
         program = compose_scored(world, frame)
     if program != NO_ROW:
         return program
-    if world[0].programs.round_count > 0 and prompts == 0 and not constrained_ready(world):
+    masks = world[0].grammars.positions > 1  # else all lanes go one token on beside a constrained
+    if (world[0].programs.round_count > 0 and prompts == 0
+            and (masks or not constrained_ready(world))):
         return compose_round(world, frame)
     return compose_lanes(world, frame, prompts)
 

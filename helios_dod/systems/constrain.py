@@ -2,7 +2,9 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
-from helios_dod.tables.grammars import ANSWER_STATUSES, queue_job
+from helios_dod.systems.rounds import emission_limit
+from helios_dod.tables.candidates import find_candidates
+from helios_dod.tables.grammars import ANSWER_STATUSES, drafts_allowed, queue_job
 from helios_dod.tables.requests import finish_request
 from helios_dod.terms import (
     ANSWER_READY,
@@ -16,6 +18,22 @@ from helios_dod.terms import (
 
 
 @kernel
+def offer_drafts(world, slot, row):
+    """Has masks made behind the copies that a round may verify next, where the row has room."""
+    grammars, counters = world[0].grammars, world[0].counters
+    grammars.offered[row] = 0
+    most = min(emission_limit(world, slot), grammars.positions) - 1
+    if most < 1:
+        return
+    find_candidates(world, slot, world[0].programs.round_width - 1)
+    copies = min(world[0].candidates.count[slot], most)
+    if row < grammars.drafted_rows:
+        grammars.offered[row] = copies
+    else:
+        counters.draft_masks_full += copies > 0
+
+
+@kernel
 def collect_mask(world, slot, row):
     """A PENDING row's answer, if it is there: READY, or the request fails with the reason."""
     grammars, requests = world[0].grammars, world[0].requests
@@ -24,6 +42,9 @@ def collect_mask(world, slot, row):
     status = grammars.seen[row] % ANSWER_STATUSES
     if status == ANSWER_READY:
         grammars.state[row] = GRAMMAR_READY
+        grammars.drafts[row] = drafts_allowed(grammars.seen[row])
+        assert grammars.drafts[row] <= grammars.offered[row]
+        world[0].counters.drafts_grammar_refused += grammars.offered[row] - grammars.drafts[row]
         return
     grammars.state[row] = GRAMMAR_FAILED
     request = world[0].slots.request[slot]
@@ -33,8 +54,9 @@ def collect_mask(world, slot, row):
 
 
 @system(
-    reads="slots.*",
-    writes="grammars.* slots.state requests.* counters.failed",
+    reads="slots.* settings.* programs.round_width tokens.ids",
+    writes="grammars.* slots.state requests.* candidates.* counters.failed "
+           "counters.draft_masks_full counters.drafts_grammar_refused",
 )
 def constrain(world):
     """Looks at every constrained slot whose request goes on."""
@@ -51,6 +73,8 @@ def constrain(world):
         if grammars.state[row] == GRAMMAR_READY and grammars.given[row] < generated:
             grammars.state[row] = GRAMMAR_PENDING
             grammars.answer[row] = 0
+            grammars.drafts[row] = 0
+            offer_drafts(world, slot, row)
             queue_job(world, row, JOB_ADVANCE)
         elif grammars.state[row] == GRAMMAR_PENDING:
             collect_mask(world, slot, row)

@@ -4,6 +4,7 @@ import numpy as np
 
 from helios_dod.limits import BIAS_MAX, EOS_MAX, NO_ROW
 from helios_dod.system import kernel, system
+from helios_dod.tables.grammars import mask_row
 from helios_dod.tables.tokens import token_at
 from helios_dod.terms import (
     FRAME_COMPOSED,
@@ -20,6 +21,7 @@ from helios_dod.terms import (
     SOURCE_CANDIDATE_COUNT,
     SOURCE_CANDIDATE_ENDPOINT,
     SOURCE_CANDIDATE_GENERATION,
+    SOURCE_CANDIDATE_MASKS,
     SOURCE_CANDIDATE_TOKENS,
     SOURCE_CONSTANT,
     SOURCE_CONSUMED,
@@ -272,7 +274,8 @@ def free_mask_row(world, frame, row, at, count):
 
 @kernel
 def pack_masks(world, frame, binding, batch):
-    """The mask of each lane that samples under one; every other row allows every token.
+    """The masks of each lane that samples under some: of its next token, or of every token that it
+    may emit, one behind another; every other row allows every token.
 
     A row that allows every token is remembered, so that lanes without a grammar cost nothing."""
     bindings, lanes, slots = world[0].bindings, world[0].lanes, world[0].slots
@@ -280,14 +283,18 @@ def pack_masks(world, frame, binding, batch):
     first, width = bindings.first[binding], bindings.words[binding]
     physical = bindings.indexing[binding] == INDEX_PHYSICAL_ROW
     live = world[0].frames.lane_count[frame]
-    assert width == grammars.mask_words
+    drafts = bindings.source[binding] == SOURCE_CANDIDATE_MASKS
+    assert width == grammars.mask_words or drafts
     for lane in range(live):
         slot = lanes.slot[frame, lane]
         row = slot if physical else lane
         at, grammar = first + row * width, slots.grammar[slot]
         if lanes.sampled[frame, lane] == 1 and grammar != NO_ROW:
+            count = lanes.query_length[frame, lane] if drafts else 1
             assert grammars.state[grammar] == GRAMMAR_READY
-            copy_mask(staging.words[frame], at, grammars.masks, grammar * width, width)
+            assert count <= grammars.drafts[grammar] + 1
+            copy_mask(staging.words[frame], at, grammars.masks,
+                      mask_row(world, grammar) * grammars.mask_words, count * grammars.mask_words)
             staging.mask_free[frame, row] = 0
         else:
             free_mask_row(world, frame, row, at, width)
@@ -347,7 +354,7 @@ def pack_binding(world, frame, binding, batch):
     if source == SOURCE_PAGE_COPIES:
         pack_copies(world, frame, first, words)
         return
-    if source == SOURCE_GRAMMAR_MASK:
+    if source in (SOURCE_GRAMMAR_MASK, SOURCE_CANDIDATE_MASKS):
         pack_masks(world, frame, binding, batch)
         return
     if bindings.indexing[binding] == INDEX_SCALAR:

@@ -5,13 +5,14 @@ from helios_dod.system import kernel
 from helios_dod.systems.lanes import add_work, generating, ready, remaining, room_tokens, wait_for
 from helios_dod.tables.candidates import find_candidates
 from helios_dod.tables.drafts import add_to_cohort, choose_round, clear_cohort, is_round
+from helios_dod.tables.grammars import may_sample
 from helios_dod.terms import FRAME_FINISHED, FRAME_SUBMITTED, WAIT_COST, WAIT_ENDPOINT, WAIT_HISTORY
 
 
 @kernel
 def drafting(world, slot):
-    """Does the slot generate in rounds? A constrained one has a mask for its next token only."""
-    return generating(world, slot) and world[0].slots.grammar[slot] == NO_ROW
+    """Can the slot be in a round? A constrained one with its masks READY and nothing in flight."""
+    return generating(world, slot) and may_sample(world, slot)
 
 
 @kernel
@@ -24,16 +25,20 @@ def emission_limit(world, slot):
 
 @kernel
 def copies_of(world, slot):
-    """Copied drafts that the slot can offer."""
+    """Copied drafts that the slot can offer: of a constrained one, those with masks."""
     if world[0].settings.history == 0:
         return 0
+    row = world[0].slots.grammar[slot]
+    if row != NO_ROW:
+        return world[0].grammars.drafts[row]
     return world[0].candidates.count[slot]
 
 
 @kernel
 def survey(world):
-    """Slots that generate; what they may emit is added up for the choice."""
-    slots, lanes = world[0].slots, 0
+    """(slots that generate, 1 if one is constrained); what they may emit is added up for the
+    choice."""
+    slots, lanes, masked = world[0].slots, 0, 0
     clear_cohort(world)
     for i in range(slots.live_count):
         slot = slots.live[i]
@@ -41,9 +46,12 @@ def survey(world):
             continue
         if world[0].settings.history == 1:
             find_candidates(world, slot, world[0].programs.round_width - 1)
-        add_to_cohort(world, slot, emission_limit(world, slot), copies_of(world, slot))
+        constrained = slots.grammar[slot] != NO_ROW
+        add_to_cohort(world, slot, emission_limit(world, slot), copies_of(world, slot),
+                      not constrained)
+        masked |= constrained
         lanes += 1
-    return lanes
+    return lanes, masked
 
 
 @kernel
@@ -88,12 +96,13 @@ def cohort_waits_for(world, cause):
 
 @kernel
 def wanted(world, frame, lane, program, drawn):
-    """Tokens that a lane should be able to emit; its copies are taken over."""
+    """Tokens that a lane should be able to emit; its copies are taken over. What a program draws
+    itself has no masks, so a constrained lane has its copies alone."""
     slot = world[0].lanes.slot[frame, lane]
     most = min(emission_limit(world, slot), world[0].programs.lane_limit[program])
     copies = copies_of(world, slot) if world[0].programs.history_input[program] == 1 else 0
     if copies == 0:
-        return most if drawn == 1 else 1
+        return most if drawn == 1 and world[0].slots.grammar[slot] == NO_ROW else 1
     most = min(most, copies + 1)
     for i in range(most - 1):
         world[0].lanes.candidates[frame, lane, i] = world[0].candidates.tokens[slot, i]
@@ -163,10 +172,10 @@ def compose_round(world, frame):
     if in_flight(world, True):
         cohort_waits_for(world, WAIT_COST)
         return NO_ROW
-    lanes = survey(world)
+    lanes, masked = survey(world)
     if lanes == 0:
         return NO_ROW
-    program, drawn, probe = choose_round(world, lanes)
+    program, drawn, probe = choose_round(world, lanes, masked)
     if probe == 1 and in_flight(world, False):
         cohort_waits_for(world, WAIT_COST)
         return NO_ROW

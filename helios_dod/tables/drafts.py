@@ -82,17 +82,19 @@ def add_survival(world, kind, acceptance, most):
 
 
 @kernel
-def add_to_cohort(world, slot, most, copies):
-    """Adds a slot that may emit `most` tokens and has `copies` candidates."""
+def add_to_cohort(world, slot, most, copies, draws):
+    """Adds a slot that may emit `most` tokens and has `copies` candidates. draws: whether a program
+    may draw drafts for it."""
     acceptance = world[0].slots.acceptance
-    add_survival(world, KIND_DRAWN, acceptance[slot, DRAWN], most)
+    drawn = acceptance[slot, DRAWN] if draws else 0
+    add_survival(world, KIND_DRAWN, drawn, most)
     if copies > 0:
         copied = min(most, copies + 1)
         add_survival(world, KIND_COPIED, acceptance[slot, COPIED], copied)
         add_survival(world, KIND_BOTH, acceptance[slot, COPIED], copied)
     else:
         add_survival(world, KIND_COPIED, 0, 1)
-        add_survival(world, KIND_BOTH, acceptance[slot, DRAWN], most)
+        add_survival(world, KIND_BOTH, drawn, most if draws else 1)
 
 
 @kernel
@@ -113,31 +115,31 @@ def gain_of(world, program, kind):
 
 
 @kernel
-def holds(world, program, lanes):
-    """Is this the smallest variant of its kind for so many lanes?"""
+def holds(world, program, lanes, masked):
+    """Is this the smallest variant of its kind for so many lanes? masked: 1 if it has to take
+    masks."""
     programs = world[0].programs
-    smaller = programs.smaller[program]
+    smaller = programs.smaller_masked[program] if masked == 1 else programs.smaller[program]
     return (programs.batch[program] >= lanes and programs.packed[program] >= lanes
+            and programs.masked[program] >= masked
             and (smaller == NO_ROW or programs.batch[smaller] < lanes
                  or programs.packed[smaller] < lanes))
 
 
 @kernel
-def base_program(world, lanes):
+def base_program(world, lanes, masked):
     """One token for each lane: the speculative program of width one, which keeps what wider ones
     need, or else plain decode."""
     programs, host = world[0].programs, world[0].settings.host_pending
     for i in range(programs.round_count):
         row = programs.rounds[i]
-        if programs.lane_limit[row] == 1 and holds(world, row, lanes):
+        if programs.lane_limit[row] == 1 and holds(world, row, lanes, masked):
             return row
-    best = NO_ROW
     for row in range(programs.program_count):
         if (programs.operation[row] == OP_DECODE and programs.host_pending[row] == host
-                and holds(world, row, lanes)
-                and (best == NO_ROW or programs.masked[row] < programs.masked[best])):
-            best = row
-    return best
+                and holds(world, row, lanes, masked)):
+            return row
+    return NO_ROW
 
 
 @kernel
@@ -149,11 +151,11 @@ def kind_of(world, program, drawn):
 
 
 @kernel
-def considered(world, program, drawn, lanes):
+def considered(world, program, drawn, lanes, masked):
     """Could a program wider than one emit more than a token a lane in this mode? Most lanes have to
     be able to, else its cost and gain would be those of a round's last lanes."""
     programs, drafts = world[0].programs, world[0].drafts
-    if programs.lane_limit[program] < 2 or not holds(world, program, lanes):
+    if programs.lane_limit[program] < 2 or not holds(world, program, lanes, masked):
         return False
     if 2 * drafts.reach[KIND_DRAWN, programs.lane_limit[program] - 1] < lanes:
         return False
@@ -172,13 +174,14 @@ def probed(world, best, best_drawn, program, drawn, since):
 
 
 @kernel
-def choose_round(world, lanes):
+def choose_round(world, lanes, masked):
     """(program, 1 if it draws, 1 if it is chosen for the sake of its cost) for a surveyed cohort.
+    masked: 1 if a lane is constrained.
 
     A cost that is not known is observed first. Then the best rate wins, but now and then the choice
     that was observed longest ago is tried, so that a change is noticed."""
     programs, now = world[0].programs, world[0].clock.now_ns
-    best, best_drawn, best_gain = base_program(world, lanes), 0, lanes * ONE
+    best, best_drawn, best_gain = base_program(world, lanes, masked), 0, lanes * ONE
     base, least = best, programs.cost_ns[best, 0]  # no wider round costs less, if it seems to
     best_cost = least - (least >> MARGIN_SHIFT)
     if programs.observed_count[base, 0] < COST_SURE:
@@ -186,7 +189,7 @@ def choose_round(world, lanes):
     for i in range(programs.round_count):
         row = programs.rounds[i]
         for drawn in range(2):
-            if not considered(world, row, drawn, lanes):
+            if not considered(world, row, drawn, lanes, masked):
                 continue
             gain = gain_of(world, row, kind_of(world, row, drawn))
             if programs.observed_count[row, drawn] < COST_SURE:
@@ -196,7 +199,7 @@ def choose_round(world, lanes):
             cost = max(programs.cost_ns[row, drawn], least)
             if gain * best_cost > best_gain * cost:
                 best, best_drawn, best_gain, best_cost = row, drawn, gain, cost
-    oldest, oldest_drawn = stalest(world, lanes, base, best, best_drawn)
+    oldest, oldest_drawn = stalest(world, lanes, masked, base, best, best_drawn)
     if oldest != NO_ROW and now - programs.probed_ns > (
             PROBE_SHARE * programs.cost_ns[oldest, oldest_drawn]):
         return oldest, oldest_drawn, 1
@@ -204,7 +207,7 @@ def choose_round(world, lanes):
 
 
 @kernel
-def stalest(world, lanes, base, best, best_drawn):
+def stalest(world, lanes, masked, base, best, best_drawn):
     """The choice, other than the best, that was observed longest ago; or NO_ROW."""
     programs = world[0].programs
     found, found_drawn, since = NO_ROW, 0, world[0].clock.now_ns
@@ -213,7 +216,7 @@ def stalest(world, lanes, base, best, best_drawn):
     for i in range(programs.round_count):
         row = programs.rounds[i]
         for drawn in range(2):
-            if considered(world, row, drawn, lanes) and probed(
+            if considered(world, row, drawn, lanes, masked) and probed(
                     world, best, best_drawn, row, drawn, since):
                 found, found_drawn, since = row, drawn, programs.observed_ns[row, drawn]
     return found, found_drawn

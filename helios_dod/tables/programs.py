@@ -10,7 +10,7 @@ class Programs:
     operation: u8
     host_pending: u8  # the pending token is bound by the host
     histogram: u8  # binds the prompt histogram
-    masked: u8  # binds the grammar mask
+    masked: u8  # binds grammar masks for every token that a lane may emit
     restores: u8  # binds a restore source
     copies: u8  # restores by copies of pages
     batch: i32  # B
@@ -23,6 +23,7 @@ class Programs:
     history_input: u8  # takes copied tokens
     cursor: u8  # its completions report a draft cursor
     smaller: i32  # the variant of its kind with the next smaller B, or NO_ROW
+    smaller_masked: i32  # the same among those that take masks
     binding_first: i32
     binding_count: i32
     launches: i64

@@ -86,6 +86,10 @@ class Counters:
     drafts_accepted: scalar(i64)
     drafts_copied_offered: scalar(i64)
     drafts_copied_accepted: scalar(i64)
+    drafts_constrained_offered: scalar(i64)  # of the copied ones, those under masks
+    drafts_constrained_accepted: scalar(i64)
+    drafts_grammar_refused: scalar(i64)  # copies that a grammar does not allow
+    draft_masks_full: scalar(i64)  # times that a constrained request had no room for such masks
     cohorts_refused: scalar(i64)
     rounds_speculative: scalar(i64)  # frames of speculative programs wider than one
     # slots that had to wait for a completion before their next frame, by cause

@@ -15,9 +15,9 @@ class Slots:
 
     state: u8
     sampled: u8  # a token was accepted, so the device owns a pending token
-    feedback: u8  # every step waits for the last one (host stops, host-owned pending token)
+    feedback: u8  # every step waits for the last one (host stops, grammar, host-owned token)
     unpublished: u8  # its text is published no further: the pages were needed
-    narrow: u8  # one token a round (feedback, log-probabilities)
+    narrow: u8  # one token a round (host stops, host-owned token, log-probabilities)
     waits: u8  # barrier that the slot waits for, counted once a wait; 0: none
     generation: u32
     request: i32

@@ -750,14 +750,18 @@ class Draft(_message.Message):
     def __init__(self, step: _Optional[int] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., generation: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., pending: _Optional[_Union[Operand, _Mapping]] = ..., has_candidates: _Optional[bool] = ..., candidate_tokens: _Optional[_Union[Operand, _Mapping]] = ..., candidate_count: _Optional[_Union[Operand, _Mapping]] = ..., candidate_generation: _Optional[_Union[Operand, _Mapping]] = ..., candidate_endpoint: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[_Union[Operand, _Mapping]] = ..., drawn: _Optional[_Union[Operand, _Mapping]] = ..., count: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
 
 class Verify(_message.Message):
-    __slots__ = ("rows", "query_start", "query_length")
+    __slots__ = ("rows", "query_start", "query_length", "masks", "has_masks")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     QUERY_START_FIELD_NUMBER: _ClassVar[int]
     QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MASKS_FIELD_NUMBER: _ClassVar[int]
     rows: Operand
     query_start: Operand
     query_length: Operand
-    def __init__(self, rows: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+    masks: Operand
+    has_masks: bool
+    def __init__(self, rows: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., masks: _Optional[_Union[Operand, _Mapping]] = ..., has_masks: _Optional[bool] = ...) -> None: ...
 
 class HostOperation(_message.Message):
     __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page", "draft", "verify")

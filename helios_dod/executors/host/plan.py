@@ -365,7 +365,8 @@ class Planner:
         ]
 
     def _verify(self, op: Any) -> tuple[int, list[int]]:
-        return LANES, self._operands(op, "rows query_start query_length")
+        return LANES, [*self._operands(op, "rows query_start query_length"),
+                       *(self._operand(op.masks) if op.has_masks else [0, 0])]
 
     def _score(self, op: Any) -> tuple[int, list[int]]:
         return PACKED, [*self._operands(op, "logits target output"), self._vocabulary(op.logits)]

@@ -16,20 +16,23 @@ from helios_dod.executors.host.commit import (
     write_record,
 )
 from helios_dod.executors.host.sampling import (
+    J_VOCABULARY,
     RUNNING,
     S_OUTPUT,
     S_STATUS,
     adjust_logits,
+    adjust_row,
     at,
     sample_row,
 )
+from helios_dod.limits import MASK_BITS
 from helios_dod.system import kernel
 
 # words of Draft, of Verify
 D_STEP, D_HAS, D_SLOT, D_GENERATION, D_CONSUMED, D_START, D_LENGTH = 2, 3, 4, 6, 8, 10, 12
 D_POSITION, D_PENDING, D_TOKENS, D_COUNT, D_MADE_FOR, D_ENDPOINT = 14, 16, 18, 20, 22, 24
 D_ROWS, D_DRAWN, D_DRAWN_COUNT, D_AGGREGATE, D_AGREEMENT = 26, 28, 30, 32, 33
-V_ROWS, V_START, V_LENGTH = 2, 4, 6
+V_ROWS, V_START, V_LENGTH, V_MASKS = 2, 4, 6, 8
 # columns of `rows` and of `drawn`, in bytes
 TOKEN, ROW_SLOT, ROW_INDEX = 0, 4, 8
 PLACE, SLOT, FIRST, LENGTH, INDEX, ONE, DRAFT = 4, 8, 12, 16, 20, 24, 28
@@ -103,15 +106,20 @@ def draft(w, lanes):
 
 @kernel(boundscheck=False)
 def verify_lane(w, adjust, draw, advance, lane, scratch):
-    """Draws the lane's tokens while each is the draft of the next row; its completion record."""
+    """Draws the lane's tokens while each is the draft of the next row, each under the mask of its
+    place, if there are masks; the lane's completion record."""
     start, length = m.get_i32(at(w, V_START, lane)), m.get_i32(at(w, V_LENGTH, lane))
     slot = m.get_i32(at(advance, A_SLOT, lane))
     status = at(advance, A_STATUS, slot)
+    mask_bytes = -(-adjust[J_VOCABULARY] // MASK_BITS) * 4
     emitted = np.int64(0)
     going = m.get_i32(status) == RUNNING
     while going and emitted < length:
         row = start + emitted
-        adjust_logits(adjust, row, row + 1)
+        if w[V_MASKS] != 0:
+            adjust_row(adjust, row, at(w, V_MASKS, lane) + emitted * mask_bytes)
+        else:
+            adjust_logits(adjust, row, row + 1)
         sample_row(draw, row, lane, scratch)
         if m.get_i32(at(draw, S_STATUS, slot)) != RUNNING:
             break

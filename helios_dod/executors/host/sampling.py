@@ -92,30 +92,37 @@ def apply_mask(x, mask, count):
 
 
 @kernel(boundscheck=False)
+def adjust_row(w, i, mask):
+    """Everything before temperature, in place; a row that is not finite ends its slot. mask:
+    address of its bits, 0: every token is allowed."""
+    slot = m.get_i32(at(w, J_SLOT, i))
+    status = at(w, J_STATUS, slot)
+    if m.get_i32(status) != RUNNING:
+        return
+    x = at(w, J_LOGITS, i)
+    if not all_finite(x, w[J_VOCABULARY]):
+        m.put_i32(status, NON_FINITE)
+        return
+    if mask != 0:
+        apply_mask(x, mask, w[J_VOCABULARY])
+    penalise(w, slot, x)
+    tokens, values = at(w, J_BIAS_TOKENS, slot), at(w, J_BIAS_VALUES, slot)
+    for j in range(m.get_i32(at(w, J_BIAS_COUNT, slot))):
+        place = x + 4 * m.get_i32(tokens + 4 * j)
+        m.put_f32(place, m.get_f32(place) + m.get_f32(values + 4 * j))
+    if m.get_i32(at(w, J_GENERATED, slot)) < m.get_i32(at(w, J_MINIMUM, slot)):
+        stops = at(w, J_STOPS, slot)
+        for j in range(w[J_STOP_COUNT]):
+            token = m.get_i32(stops + 4 * j)
+            if token >= 0:
+                m.put_f32(x + 4 * token, LEAST)
+
+
+@kernel(boundscheck=False)
 def adjust_logits(w, first, last):
-    """Everything before temperature, in place; a row that is not finite ends its slot."""
+    """A range of rows, each with the mask of its own row, if there are masks."""
     for i in range(first, last):
-        slot = m.get_i32(at(w, J_SLOT, i))
-        status = at(w, J_STATUS, slot)
-        if m.get_i32(status) != RUNNING:
-            continue
-        x = at(w, J_LOGITS, i)
-        if not all_finite(x, w[J_VOCABULARY]):
-            m.put_i32(status, NON_FINITE)
-            continue
-        if w[J_MASK] != 0:
-            apply_mask(x, at(w, J_MASK, i), w[J_VOCABULARY])
-        penalise(w, slot, x)
-        tokens, values = at(w, J_BIAS_TOKENS, slot), at(w, J_BIAS_VALUES, slot)
-        for j in range(m.get_i32(at(w, J_BIAS_COUNT, slot))):
-            place = x + 4 * m.get_i32(tokens + 4 * j)
-            m.put_f32(place, m.get_f32(place) + m.get_f32(values + 4 * j))
-        if m.get_i32(at(w, J_GENERATED, slot)) < m.get_i32(at(w, J_MINIMUM, slot)):
-            stops = at(w, J_STOPS, slot)
-            for j in range(w[J_STOP_COUNT]):
-                token = m.get_i32(stops + 4 * j)
-                if token >= 0:
-                    m.put_f32(x + 4 * token, LEAST)
+        adjust_row(w, i, at(w, J_MASK, i) if w[J_MASK] != 0 else np.int64(0))
 
 
 @kernel(boundscheck=False)

@@ -14,6 +14,7 @@ from helios_dod.ignition.preparation.contract import ADMISSION, Shared
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.preparation.state import StateTransfer
 from helios_dod.ignition.prepared import PreparationError
+from helios_dod.limits import DRAFTED_MAX
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,9 @@ class Rounds:
                                     Source(value, contract.ACTIVE_ROW))
 
     def emit(self) -> None:
-        """A variant of each width, and one of width one, by lanes."""
-        options, number_of = self.programs.options, self.builder.body
+        """A variant of each width, and one of width one, by lanes. Of few lanes, those wider than
+        one take grammar masks: one for each token that a lane may emit."""
+        options = self.programs.options
         if options.draft_layers > self.programs.model.layer_count:
             raise PreparationError(
                 f"option draft_layers: expected at most {self.programs.model.layer_count}, got "
@@ -255,21 +257,43 @@ class Rounds:
                 "candidate_generation", contract.CANDIDATE_GENERATION),
             "candidate_endpoint": self._stage("candidate_endpoint", contract.CANDIDATE_ENDPOINT)}
         for width in sorted({1, *options.widths}):
-            body = self._round(width)
-            number = number_of(body)
-            for size in batches(options.lanes):
-                self.builder.program(
-                    f"speculative_{width}_{size}", wire.SPECULATIVE, body, number, batch=size,
-                    packed=size * width, live=self.programs.shared.live, width=width)
+            copied, sizes = self._copied(width), batches(options.lanes)
+            under_masks = [size for size in sizes if size <= DRAFTED_MAX and width > 1]
+            if under_masks:
+                self._variants(width, copied, self._masks(width, under_masks[-1]), under_masks)
+            self._variants(width, copied, None, [s for s in sizes if s not in under_masks])
 
-    def _round(self, width: int) -> Body:
+    def _variants(self, width: int, copied: dict[str, Handle], masks: Handle | None,
+                  sizes: list[int]) -> None:
+        """Programs of one body, by lanes."""
+        if not sizes:
+            return
+        body = self._round(width, copied, masks)
+        number = self.builder.body(body)
+        for size in sizes:
+            self.builder.program(
+                f"speculative_{width}_{size}", wire.SPECULATIVE, body, number, batch=size,
+                packed=size * width, live=self.programs.shared.live, width=width)
+
+    def _copied(self, width: int) -> dict[str, Handle]:
+        """What a round is told of copied drafts."""
+        if width == 1:
+            return {}
+        tokens = self._stage(
+            f"candidate_tokens_{width - 1}", contract.CANDIDATE_TOKENS, width - 1)
+        return {"candidate_tokens": tokens, **self.candidates}
+
+    def _masks(self, width: int, lanes: int) -> Handle:
+        """Grammar masks of each lane, one behind another."""
+        single = self.programs.shared.staged["grammar_mask"]
+        words = self.builder.manifest.buffers[single.index].shape[1].multiplier
+        return self.builder.staging(
+            f"candidate_masks_{width}", wire.U32, (lanes, width * words),
+            Source(contract.CANDIDATE_MASKS, contract.ACTIVE_ROW))
+
+    def _round(self, width: int, copied: dict[str, Handle], masks: Handle | None) -> Body:
         """One body: step after step of drafts, then all target rows at once."""
         programs, body = self.programs, self.programs.begin()
-        copied = {}
-        if width > 1:
-            copied = {"candidate_tokens": self._stage(
-                f"candidate_tokens_{width - 1}", contract.CANDIDATE_TOKENS, width - 1)}
-            copied |= self.candidates
         for step in range(width):
             body.add(wire.Draft(
                 step=step, has_candidates=bool(copied),
@@ -282,7 +306,7 @@ class Rounds:
                 self._draw(body)
         packed = wire.ROWS_PACKED
         programs.model.head(body, packed, programs.forward(body, self.rows.part(0, 1), packed))
-        return self._verify(body)
+        return self._verify(body, masks)
 
     def _draw(self, body: Body) -> None:
         """A draft of every lane that draws."""
@@ -299,11 +323,13 @@ class Rounds:
         body.add(programs.sample(column["slot"], column["position"], column["index"],
                                  column["draft"], drawn))
 
-    def _verify(self, body: Body) -> Body:
+    def _verify(self, body: Body, masks: Handle | None) -> Body:
         """Tokens of the target rows, as far as the drafts are right, and the end."""
         programs, slot = self.programs, self.rows.part(1, 1)
         body.add(
-            wire.Verify(rows=self.rows.whole, **programs.staged_all("query_start query_length")),
+            wire.Verify(
+                rows=self.rows.whole, **programs.staged_all("query_start query_length"),
+                masks=None if masks is None else masks.whole, has_masks=masks is not None),
             programs.adjust(slot),
             programs.sample(slot, programs.staged("position"), self.rows.part(2, 1),
                             self.tokens.whole))
