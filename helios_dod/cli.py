@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from helios_dod import __version__
-from helios_dod.errors import UserError
+from helios_dod.errors import UserError, printable
 
 COMMANDS = {  # name -> (module, summary)
     "serve": ("helios_dod.server.serve_command",
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(import_module(COMMANDS[args.command][0]).run(args))
     except UserError as error:
-        print(f"helios {args.command}: {error}", file=sys.stderr)
+        print(f"helios {args.command}: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

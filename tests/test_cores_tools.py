@@ -106,6 +106,22 @@ BROKEN = [  # signed with the trusted key, and nothing that a server could serve
 ]
 
 
+def test_a_core_cannot_write_to_the_terminal(capsys, tmp_path):
+    """Its texts are shown, and not obeyed: a licence could hide itself."""
+    evil = "\x1b[2Jplain \u202e\x08 \u00e9\n"
+    prepared = make_prepared(license_text=evil)
+    prepared.manifest.buffers[4].name = "slot\x1b[2J"
+    prepared.manifest.programs[4].name = prepared.contract.model.graphs[4].program = "go\x1b[1m"
+    core = tmp_path / "evil.core"
+    write_core(prepared, core, Publisher(user_key(), "tests"))
+    write_core(make_prepared(), tmp_path / "other.core", Publisher(user_key(), "tests"))
+    for words in (("export", core, "--out", tmp_path / "x"), ("inspect", core), ("verify", core),
+                  ("diff", core, tmp_path / "other.core")):
+        _, out, err = run(capsys, *words)
+        assert "\x1b" not in out + err and "\u202e" not in out + err
+    assert "\\x1b[2Jplain \\u202e\\x08 é" in run(capsys, "export", core, "--out", tmp_path / "x")[2]
+
+
 @pytest.mark.parametrize("make, problem", BROKEN)
 def test_verify_runs_the_frontend_parts(capsys, tmp_path, make, problem):
     """Nothing is verified, signed or converted that a server would not start with."""

@@ -166,6 +166,17 @@ GROWING = "{% set n = namespace(l=[]) %}{% for i in range(3000) %}"
     ("{{ strftime_now('%Y' * 999) }}", "strftime_now: a pattern of at most 256"),
     ("{% for i in [1] %}{{ loop.cycle(*('x',) * 99999) }}{% endfor %}", "more than 1000 arg"),
     ("{{ 'a' | indent(9) }}", "indent: an indent of at most 8"),
+    *(("{% set s = 'a' * 4000000 %}{{ s" + use + " }}", "4000000 take more than 268435456 steps")
+      for use in (".strip('b' * 2000000)", ".lstrip('b' * 99)", ".rstrip('b' * 99)",
+                  ".rfind('ab' ~ 'a' * 99)", ".rindex('ab' ~ 'a' * 99)", " | trim('b' * 2000000)",
+                  ".rsplit('ab' ~ 'a' * 99)", ".rpartition('ab' ~ 'a' * 99)")),
+    ("{{ ('<!---->' * 70000) | striptags }}", "striptags: more than 65536 characters"),
+    *((GROWING + "{% set n.l = [n.l, " + made + "] %}{% endfor %}", "bytes made by|2.0 seconds")
+      for made in ("('x' * 2000000 ~ 'ab').rsplit('b', 1)", "(i ~ 'x' * 2000000).partition('x')",
+                   "('一丁' * 200000) | list", "('ab ' * 200000).split(' ')",
+                   "('一丁' * 200000) | sort")),
+    ("{% set l = [1] * 4000000 %}{% for a in l | reverse %}{{ loop.length }}{% endfor %}",
+     "a list of more than 524288 values"),
 ])
 def test_multiplying_arguments_are_refused(source: str, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
@@ -261,6 +272,12 @@ def test_comparisons_still_compare(source: str, text: str) -> None:
     ("{{ '%d%% %(a)s' | replace('%', '') }}{{ '%s-%d%%' | format('a', 3) }}", "d (a)sa-3%"),
     ("{{ [1, 2.5] | sum }}{{ messages[1:] | length }}{{ 'abc'[::-1] }}", "3.51cba"),
     ("{{ ['b', 'a'] | sort | list }}{{ {'b': 1} | dictsort }}", "['a', 'b'][('b', 1)]"),
+    ("{{ 'xaxbx'.strip('x') }}{{ 'a.b.c'.rsplit('.', 1) }}{{ 'abcb'.rfind('b') }}",
+     "axb['a.b', 'c']3"),
+    ("{% for a in [1, 2] | reverse %}{{ a }}{{ loop.length }}{% endfor %}{{ 'ab' | reverse }}",
+     "2212ba"),
+    ("{{ '<b>x</b>' | striptags }}{{ 'a  b'.split() }}{{ 'a,b'.split(',') }}",
+     "x['a', 'b']['a', 'b']"),
     ("{% set x %}a{{ [1] }}{% endset %}{{ x }}{{ 'a b'.split() | last }}", "a[1]b"),
 ])
 def test_what_templates_use_still_works(source: str, text: str) -> None:

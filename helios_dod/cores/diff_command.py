@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.layout import RESOURCES
 from helios_dod.cores.reader import Core, open_core
-from helios_dod.errors import UserError
+from helios_dod.errors import UserError, printable
 from helios_dod.folders import named_path
 
 SHOWN = 60  # characters of a value
@@ -32,12 +32,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         rows = list(differences(open_core(args.a), open_core(args.b)))
     except UserError as error:
-        print(f"helios diff: {error}", file=sys.stderr)
+        print(f"helios diff: {printable(str(error))}", file=sys.stderr)
         return 2
     if args.json:
         print(json.dumps({field: {"a": a, "b": b} for field, a, b in rows}, indent=1))
     elif rows:
-        print("\n".join(f"{field}: {a} | {b}" for field, a, b in rows))
+        print(printable("\n".join(f"{field}: {a} | {b}" for field, a, b in rows)))
     else:
         print("the same")
     return 1 if rows else 0

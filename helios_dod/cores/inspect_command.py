@@ -5,6 +5,7 @@ import json
 
 from helios_dod.cores.inspection import describe, lines
 from helios_dod.cores.reader import open_core
+from helios_dod.errors import printable
 from helios_dod.folders import named_path
 
 
@@ -19,5 +20,5 @@ def run(args: argparse.Namespace) -> int:
     core = open_core(args.core)
     manifest = core.manifest()
     report = describe(core, manifest, core.prepared(manifest))
-    print(json.dumps(report, indent=1) if args.json else "\n".join(lines(report)))
+    print(json.dumps(report, indent=1) if args.json else printable("\n".join(lines(report))))
     return 0

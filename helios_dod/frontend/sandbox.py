@@ -31,6 +31,7 @@ from helios_dod.frontend.sizes import (
     INTEGER_BITS_MAX,
     TemplateError,
     charge,
+    charge_parts,
     check_braces,
     check_call,
     check_indent,
@@ -229,7 +230,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if name == "join" and isinstance(subject, str) and len(args) == 1 and not kwargs:
                 return join_all(subject, args[0])
             check_call(name, subject, (*args, *kwargs.values()))
-        return charge(super().call(__context, __obj, *args, **kwargs))
+        made = super().call(__context, __obj, *args, **kwargs)
+        return charge_parts(made) if isinstance(subject, str) else charge(made)
 
 
 def bounded(name: str, work: Any) -> Any:
@@ -254,10 +256,13 @@ def bounded(name: str, work: Any) -> Any:
             args = (*before, subject, *given[1:])
             attribute = parameters.bind(*args, **kwargs).arguments.get("attribute")
             check_keys(subject, attribute, *before)
+        elif name == "reverse" and not isinstance(subject, str):
+            args = (*before, listed(subject))
         elif name == "dictsort":
             compared(subject)
         check_call(name, subject, others)
-        return charge(work(*args, **kwargs))
+        made = work(*args, **kwargs)
+        return charge_parts(made) if name == "groupby" else charge(made)
 
     return run
 

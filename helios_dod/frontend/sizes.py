@@ -24,12 +24,16 @@ FIELD_MAX = 999  # the width or precision of a format's field
 VALUES_MAX = 1 << 19  # in what is written out, compared or looked up at once
 DEPTH_MAX = 256  # of the same
 ATTRIBUTE_MAX = 256  # characters of a path of attributes
+STEPS_MAX = 1 << 28  # of one operation that goes by the length of two texts
+STRIPTAGS_MAX = 1 << 16  # it copies the text for each tag
 STEPS = 256  # of what is computed step by step, between two looks at the clock
 FIELD = re.compile(r"%(?:\(\w*\))?[-+ #0]*([0-9]*)(?:\.([0-9]*))?[hlL]?[diouxXeEfFgGcrsa%]|%")
 LINE_END = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 TEXT_MAKERS = frozenset((  # methods and filters that write out what they are given
     "capitalize", "e", "escape", "format", "format_map", "indent", "lower", "replace", "safe",
     "string", "striptags", "title", "tojson", "trim", "truncate", "upper"))
+SLOW = frozenset((  # may look at each character of one text for each of the other
+    "lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip", "trim"))
 DICT_VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
 CONTAINERS = (list, tuple, dict, set, frozenset, Namespace, Cycler, *DICT_VIEWS)
 
@@ -63,6 +67,13 @@ def charge(value: Any) -> Any:
     elif isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
         raise TemplateError("chat template: a number too large")
     return value
+
+
+def charge_parts(parts: Any) -> Any:
+    """A list or tuple of texts that were made, counted."""
+    if isinstance(parts, list | tuple):
+        BUDGET.get().add(sum(map(sys.getsizeof, parts)))
+    return charge(parts)
 
 
 def check_indent(name: str, indent: Any) -> None:
@@ -152,7 +163,7 @@ def listed(values: Iterable[Any]) -> list[Any]:
     """A list of not too many values."""
     made = list(islice(looking(values), VALUES_MAX + 1))
     check_count(made)
-    return made
+    return charge_parts(made) if isinstance(values, str) else made
 
 
 def check_call(name: str, subject: Any, arguments: Sequence[Any]) -> None:
@@ -175,17 +186,25 @@ def check_call(name: str, subject: Any, arguments: Sequence[Any]) -> None:
         for value in arguments:
             if isinstance(value, int) and value > FIELD_MAX:
                 raise TemplateError(f"chat template: round: at most {FIELD_MAX} digits expected")
-    elif name in ("title", "striptags"):
+    elif name == "title":
         check_count(subject)
+    elif name == "striptags" and len(subject) > STRIPTAGS_MAX:
+        raise TemplateError(f"chat template: striptags: more than {STRIPTAGS_MAX} characters")
+    elif name in SLOW:
+        longest = max((len(value) for value in arguments if isinstance(value, str)), default=0)
+        if isinstance(subject, str) and len(subject) * longest > STEPS_MAX:
+            raise TemplateError(f"chat template: {name}: {longest} characters in {len(subject)} "
+                                f"take more than {STEPS_MAX} steps")
     elif name in ("e", "escape"):
         check_size(len(subject) + 4 * sum(map(subject.count, "&<>'\"")))
     elif name == "splitlines":
         check_count(LINE_END.finditer(subject))
-    elif name in ("split", "rsplit"):
+    if name in ("split", "rsplit"):
         between = next((part for part in arguments if isinstance(part, str)), None)
         most = next((part for part in arguments if isinstance(part, int)), -1)
         if not 0 <= most < VALUES_MAX:
-            check_count(re.finditer(re.escape(between) if between else r"\S+", subject))
+            check_count(range(subject.count(between)) if between else
+                        re.finditer(r"\S+", subject))
 
 
 def check_count(values: Iterable[Any]) -> None:

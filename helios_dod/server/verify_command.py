@@ -7,6 +7,7 @@ import time
 
 from helios_dod.cores.acceptance import refusal
 from helios_dod.cores.reader import open_core
+from helios_dod.errors import printable
 from helios_dod.folders import named_path
 from helios_dod.progress import Progress, format_bytes
 from helios_dod.server.verification import verify
@@ -42,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
     if not report["accepted"]:
         print(f"its publisher is not accepted yet: --accept {report['namespace']}")
     if verified.refusal:
-        print(f"it refuses a plain conversation: {verified.refusal}")
+        print(f"it refuses a plain conversation: {printable(verified.refusal)}")
     return 0
