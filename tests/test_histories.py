@@ -149,6 +149,20 @@ def test_snapshots_whose_pages_are_away_are_hit(kinds):
     assert all(totals.values()), totals
 
 
+def test_pages_behind_a_shifted_view_come_back():
+    """What a shifted view needs is copied from pages of the text: they come back for it, too."""
+    totals = dict.fromkeys(("pages_restored_memory", "pages_restored_disk", "preempted"), 0)
+    for seed in range(50, 58):
+        load = replace(WHOLE, copy_failure=(0.0, 0.1)[seed % 2], copy_late=0.1, copy_ns=20,
+                       cancel=(0.0, 0.1)[seed % 2], memory_pages=(4, 12)[seed % 2], disk_pages=8)
+        simulator = Simulator(seed, walked=seed % 4 == 0, kinds=Kinds(shift=1 + seed % 2),
+                              workload=load, pages=13, contents=True)
+        simulator.run(150 if simulator.walked else 600)
+        for name in totals:
+            totals[name] += count(simulator, name)
+    assert all(totals.values()), totals
+
+
 def test_a_snapshot_goes_with_the_page_that_is_dropped():
     """Behind one page of memory: what is dropped takes its snapshots with it, and nothing of them
     is found again."""

@@ -58,24 +58,28 @@ def fits(world, row):
 @kernel
 def take_matched(world, row, slot):
     """Fills the slot's page table with the matched pages, from the deepest up; True if all of them
-    can be read as they are."""
+    can be read as they are. While some come back, it holds those that are only copied as well."""
     slots, requests, settings = world[0].slots, world[0].requests, world[0].settings
     count, page = requests.match_count[row], requests.match_page[row]
     slots.published_count[slot] = count
     slots.published_page[slot] = page
     slots.published_hash[slot] = settings.cache_seed if count == 0 else world[0].pages.hash[page]
     shared = shared_of(world, row)
-    readable = shared
+    held = shared
+    if page != NO_ROW and not resident(world[0].pages.state[page]):
+        held = count  # what is copied has to come back, too
+    readable = held
     for index in range(count - 1, -1, -1):
         reference_page(world, page)  # by the text
-        if index < shared:
+        if index < held:
             slots.pages[slot, index] = page
             slots.restoring[slot] += not on_device(world[0].pages.state[page])
             readable = readable if resident(world[0].pages.state[page]) else index
             reference_page(world, page)  # by the table
         page = world[0].pages.parent[page]
     assert page == NO_ROW
-    slots.page_count[slot] = shared
+    slots.page_count[slot] = held
+    slots.promise[slot] += held - shared
     slots.copying[slot] = count - shared if shared > 0 else 0
     endpoint = shared * settings.page_tokens
     snapshot = requests.match_snapshot[row]
@@ -92,7 +96,7 @@ def take_matched(world, row, slot):
         requests.cached_count[row] = endpoint
         world[0].counters.prompt_tokens_cached += endpoint
     slots.arrived[slot] = readable
-    return readable == shared
+    return readable == held
 
 
 @kernel

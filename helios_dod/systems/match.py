@@ -89,11 +89,6 @@ def usable(world, page, count):
     """(page, count) of a found chain without what was lost, or is cheaper to compute than to
     restore. Pages that are not on the device stand at its end."""
     pages = world[0].pages
-    settings = world[0].settings
-    if settings.view_pages > 0 and settings.stateful == 0:  # they are copied on the device
-        while page != NO_ROW and not resident(pages.state[page]):
-            page = pages.parent[page]
-            count -= 1
     last, kept, at = page, count, count
     judged, cheaper = -1, False
     while page != NO_ROW and not on_device(pages.state[page]):
@@ -123,6 +118,10 @@ def match_prefix(world, row):
             world, row, (found - world[0].settings.view_pages) * count) >= 0:
         parent = world[0].pages.parent[parent]
         found -= 1
+    if world[0].settings.stateful == 0 and found <= world[0].settings.view_pages:
+        while parent != NO_ROW and not resident(world[0].pages.state[parent]):
+            parent = world[0].pages.parent[parent]  # none is shared, so none has to come back
+            found -= 1
     requests.match_page[row] = parent
     requests.match_count[row] = found
     requests.match_epoch[row] = world[0].pages.epoch

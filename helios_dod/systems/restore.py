@@ -4,7 +4,13 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.systems.preempt import send_back
 from helios_dod.tables.copies import begin_copy, copy_room
-from helios_dod.tables.pages import child_comes, on_device, resident, take_device_place
+from helios_dod.tables.pages import (
+    child_comes,
+    dereference_page,
+    on_device,
+    resident,
+    take_device_place,
+)
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_RESTORE,
@@ -69,8 +75,22 @@ def restore_slot(world, slot):
             break
         slots.arrived[slot] += 1
     if slots.arrived[slot] == slots.page_count[slot]:
+        drop_copied(world, slot)
         slots.state[slot] = SLOT_ADMITTED
     return True
+
+
+@kernel
+def drop_copied(world, slot):
+    """The table lets go of the pages that were held until they came back, to be copied."""
+    slots = world[0].slots
+    for _ in range(slots.copying[slot]):
+        index = slots.page_count[slot] - 1
+        dereference_page(world, slots.pages[slot, index])  # the text still names it
+        slots.pages[slot, index] = NO_ROW
+        slots.page_count[slot] = index
+        slots.promise[slot] -= 1
+    slots.arrived[slot] = slots.page_count[slot]
 
 
 @system(
