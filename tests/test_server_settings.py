@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from helios_dod.errors import UserError
+from helios_dod.server.launch import LaunchError, reserve_port, reserve_socket
 from helios_dod.server.serve_command import add_arguments, declare, serve_options
 from helios_dod.server.settings import settle
 
@@ -102,3 +103,26 @@ def test_none_is_not_the_default(name: str, capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(UserError, match=f"environment: argument --{name}: expected"):
             options(**{name.replace("-", "_"): value})
     assert options(f"--{name}=1")
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), [
+    ("host", "", "must not be empty"), ("model-name", "", "must not be empty"),
+    ("drain-seconds", "99999999999", "between 0 and 86400"), ("drain-seconds", "-1", "between 0"),
+    ("threads", "99999999999", "between 0 and 1024"), ("restart-engine", "-1", "between 0"),
+    ("offload-memory", "9999999T", "between 0"),
+])
+def test_values_that_no_server_has(name: str, value: str, problem: str) -> None:
+    with pytest.raises(UserError, match=f"--{name}: .*{problem}"):
+        serve_options(options(f"--{name}={value}"))
+
+
+def test_places_that_no_server_listens_on(capsys: pytest.CaptureFixture[str]) -> None:
+    for host in ("\udcff", "a" * 64 + ".example", "a..b"):
+        with pytest.raises(LaunchError, match=r"--host: not the name|cannot listen"):
+            reserve_port(host, 0)
+    with pytest.raises(LaunchError, match="--uds: a path of at most 107 bytes expected, got 300"):
+        reserve_socket(Path("/" + "x" * 299))
+    for name in ("uds", "record", "offload-disk", "api-key-file", "config", "tls-cert"):
+        with pytest.raises(SystemExit):
+            options(f"--{name}=")
+        assert f"argument --{name}: expected a path" in capsys.readouterr().err

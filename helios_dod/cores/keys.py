@@ -31,8 +31,6 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             raise CoreError(path, "cannot read the signing key: not a regular file")
-        if mode & 0o077:
-            raise CoreError(path, f"a signing key that others may read; run: chmod 600 {path}")
         with open(path, "rb") as file:
             data = file.read(KEY_NBYTES_MAX + 1)
     except OSError as error:
@@ -43,6 +41,8 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         raise CoreError(path, "not a private key in PEM form") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise CoreError(path, "expected an Ed25519 key, got another kind")
+    if mode & 0o077:
+        raise CoreError(path, f"a signing key that others may read; run: chmod 600 {path}")
     return key
 
 

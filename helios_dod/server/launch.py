@@ -39,6 +39,7 @@ HEADER_SECONDS = 30  # for a request's head to arrive
 HEADER_BYTES = 65_536
 CONNECTIONS_SPARE = 4096  # connections above the permits: idle ones, and clients that get a 429
 DESCRIPTORS_SPARE = 256
+SOCKET_PATH_MAX = 107  # bytes that an address of a Unix socket has room for
 
 
 class LaunchError(UserError):
@@ -77,11 +78,16 @@ def reserve_port(host: str, port: int) -> socket.socket:
             raise LaunchError(f"port {port} of {host} is in use: stop the other server or choose "
                               "another port with --port") from None
         raise LaunchError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    except (TypeError, UnicodeError):  # as no name of a host is written
+        raise LaunchError(f"--host: not the name of a host: {host!r}") from None
     return held
 
 
 def reserve_socket(path: Path) -> None:
     """Makes room for a Unix socket. Raises LaunchError if a server answers there."""
+    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+        raise LaunchError(f"--uds: a path of at most {SOCKET_PATH_MAX} bytes expected, got "
+                          f"{len(os.fsencode(path))}")
     if not path.exists():
         return
     if not path.is_socket():

@@ -27,6 +27,8 @@ SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
                    "offload_bytes": "--offload-memory", "disk_folder": "--offload-disk",
                    "disk_bytes": "--offload-disk-size",
                    "speculative_width": "--speculative-width"}
+NUMBERS_MAX = {"drain_seconds": 86_400, "restart_engine": 1 << 20, "threads": 1024,
+               "offload_memory": 1 << 50, "offload_disk_size": 1 << 60}
 TIME_MAX = 1e6  # of --step-ms and --token-us
 SIMULATED = "-simulated"  # ends the model's id where no model is computed
 
@@ -73,7 +75,7 @@ def declare(sections: Sections) -> None:
     """Every option, in the order of the help."""
     sections.add("core", nargs="?", type=named_path, default=None,
                  help="a core folder; without one, the demo model, prepared once")
-    sections.add("--config", type=Path, metavar="FILE", default=None,
+    sections.add("--config", type=named_path, metavar="FILE", default=None,
                  help="options from a YAML or TOML file")
     declare_listener(sections)
     declare_admission(sections)
@@ -88,15 +90,15 @@ def declare_listener(sections: Sections) -> None:
     add = sections.add
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port", type=int, default=8000, help="0 takes any free port (default %(default)s)")
-    add("--uds", type=Path, metavar="PATH", default=None,
+    add("--uds", type=named_path, metavar="PATH", default=None,
         help="listen on a Unix socket instead")
-    add("--tls-cert", type=Path, metavar="FILE", default=None,
+    add("--tls-cert", type=named_path, metavar="FILE", default=None,
         help="serve HTTPS with this certificate chain (PEM)")
-    add("--tls-key", type=Path, metavar="FILE", default=None, help="its private key (PEM)")
+    add("--tls-key", type=named_path, metavar="FILE", default=None, help="its private key (PEM)")
     add("--api-key", action="append", metavar="KEY", default=None,
         help="ask for this key; may be repeated. Other users see the command line: prefer the next "
              "option or HELIOS_SERVE_API_KEY")
-    add("--api-key-file", type=Path, metavar="FILE", default=None,
+    add("--api-key-file", type=named_path, metavar="FILE", default=None,
         help="ask for one of the keys in this file, one a line")
     add("--cors-origin", action="append", metavar="ORIGIN", default=None,
         help="let pages of this origin ask (* for all); may be repeated (default: none)")
@@ -150,7 +152,7 @@ def declare_engine(sections: Sections) -> None:
         help="memory of the attention cache, such as 800M (default: chosen from what is free)")
     add("--offload-memory", type=byte_count, default=0, metavar="BYTES",
         help="host memory for cached pages that the cache has no room for (default: none)")
-    add("--offload-disk", type=Path, metavar="FOLDER", default=None,
+    add("--offload-disk", type=named_path, metavar="FOLDER", default=None,
         help="keep pages that this memory has no room for in a nameless file there")
     add("--offload-disk-size", type=byte_count, default=0, metavar="BYTES",
         help="size of that file; its blocks are reserved at start")
@@ -170,9 +172,9 @@ def declare_engine(sections: Sections) -> None:
         help="time of a program of the simulated executor (default %(default)s)")
     add("--token-us", type=float, default=0.0, metavar="US",
         help="and of each of its tokens (default %(default)s)")
-    add("--costs", type=Path, metavar="FILE", default=None,
+    add("--costs", type=named_path, metavar="FILE", default=None,
         help="times of its programs instead: what `perf fit` or `perf roofline` wrote")
-    add("--record", type=Path, metavar="FILE", default=None,
+    add("--record", type=named_path, metavar="FILE", default=None,
         help="keep the last ticks of the scheduler and write them when the engine ends, "
              "for `helios replay`")
     add("--record-ticks", type=positive, default=0, metavar="N",
@@ -311,10 +313,13 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
     if args.costs is not None and args.executor != "simulated":
         raise UserError("--costs: goes with --executor simulated, got --executor core")
-    for name in ("drain_seconds", "restart_engine", "offload_memory", "offload_disk_size"):
-        if getattr(args, name) < 0:
-            raise UserError(f"--{name.replace('_', '-')}: must not be negative, "
+    for name, high in NUMBERS_MAX.items():
+        if not 0 <= getattr(args, name) <= high:
+            raise UserError(f"--{name.replace('_', '-')}: must be between 0 and {high}, "
                             f"got {getattr(args, name)}")
+    for name in ("host", "model_name"):
+        if getattr(args, name) == "":
+            raise UserError(f"--{name.replace('_', '-')}: must not be empty")
     if args.offload_disk is not None and not args.offload_disk.is_dir():
         raise UserError(f"--offload-disk: expected a folder, got {args.offload_disk}")
     try:
