@@ -12,7 +12,9 @@ from numba.extending import intrinsic
 
 from helios_dod.code_cache import CodeCache
 
-FLAGS = {"nogil": True, "error_model": "numpy"}
+# Without numba's memory manager references to arrays are not counted: counting took most of a tick,
+# two atomic operations for each array of each call. What would allocate does not compile then.
+FLAGS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def kernel(function: Callable | None = None, *, boundscheck: bool = True, **options: Any) -> Any:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from helios_dod import limits, schedule
 from helios_dod.contract.decode import decode
 from helios_dod.limits import NO_ROW, SIZES, TEST_MIN
 from helios_dod.runtime.selection import Options, SelectionError, choose
 from helios_dod.simulation.programs import simulated_core
+from helios_dod.system import kernel
 from helios_dod.terms import OP_SPECULATIVE
 from helios_dod.world import attach, boot, diff, digest, dtype_of, restore, snapshot
 
@@ -113,3 +115,12 @@ def test_speculative_width_is_reduced_at_load():
         loaded(replace(contract, programs=(*plain.programs, wide[2])), speculative_width=1)
     with pytest.raises(SelectionError, match="no speculative program"):
         choose(plain, 128, lambda geometry: 1, Options(cache_bytes=1 << 16, speculative_width=2))
+
+
+def test_a_kernel_that_would_allocate_does_not_compile():
+    @kernel
+    def total(count):
+        return np.arange(count).sum()
+
+    with pytest.raises(NumbaError, match="NRT required"):
+        total(3)

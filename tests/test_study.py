@@ -7,7 +7,9 @@ import pytest
 
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import FixedCost
+from helios_dod.executors.simulated import SimulatedExecutor
 from helios_dod.perf.simulate import summary
+from helios_dod.simulation import study as study_module
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.study import Study
 from helios_dod.simulation.traces import (
@@ -119,3 +121,19 @@ def test_a_trace_out_of_order_is_refused():
     with pytest.raises(UserError, match=r"arrival_ns\[1\]"):
         Trace(*(np.array(column, np.int64) for column in ([5, 3], [1, 1], [1, 1], [-1, -1],
                                                            [0, 0])))
+
+
+def test_a_device_that_draws_noise_schedules_as_one_with_contents(monkeypatch):
+    """Only tokens differ: every time and count is that of the shadow device, step by step."""
+    trace = drawn_trace("code", 30, 200.0, shared_tokens=64, groups=2)
+    drawn = Study(SMALL, trace)
+    outcomes = [drawn.run()]
+    monkeypatch.setattr(study_module, "NoiseExecutor", SimulatedExecutor)
+    kept = Study(SMALL, trace)
+    while kept.ended < len(trace):
+        kept.step()
+    outcomes.append(kept.outcome(0.0))
+    for name in ("first_ns", "last_ns", "tokens", "finish", "cached_tokens", "gaps", "counters"):
+        assert np.array_equal(*(getattr(one, name) for one in outcomes)), name
+    ids = [one.world[0]["tokens"]["ids"] for one in (drawn, kept)]
+    assert not np.array_equal(*ids), "they are two devices"

@@ -38,6 +38,14 @@ SHIFTED, WINDOWED = 0, 1  # views beside the page table
 
 
 @kernel
+def copy(target, source):
+    """target[:] = source. An assignment of one array to another makes room for a copy first, where
+    both might overlap, and kernels allocate nothing."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@kernel
 def token_of(words, at, lane, index, pending):
     """Token `index` of a lane's query, as the device reads it."""
     token = np.int32(NONE)
@@ -199,10 +207,10 @@ def follow_round(world, frame, at, shape, table, cache, rows, pages, views, pend
     for lane in range(words[at[SOURCE_LIVE_LANES]]):
         slot, length = words[at[SOURCE_SLOT] + lane], lengths[lane]
         taken[0] = pending[slot]
-        taken[1:length] = drafts[lane, :length - 1]
+        copy(taken[1:length], drafts[lane, :length - 1])
         follow_lane(shape, slot, row_of(words, at, lane), endpoint[slot], taken[:length], table,
                     cache, rows, pages, wanted, found[:length], True)
-        differs[lane, :length] = found[:length]
+        copy(differs[lane, :length], found[:length])
 
 
 @kernel
@@ -241,9 +249,9 @@ def copy_pages(world, frame, at, cache, pages):
     for i in range(words[at[SOURCE_PAGE_COPY_COUNT]]):
         source = words[at[SOURCE_PAGE_COPIES] + 2 * i]
         target = words[at[SOURCE_PAGE_COPIES] + 2 * i + 1]
-        cache[target, :] = cache[source, :]
-        latent[target, :] = latent[source, :]
-        shifted[target, :] = shifted[source, :]
+        copy(cache[target], cache[source])
+        copy(latent[target], latent[source])
+        copy(shifted[target], shifted[source])
         links[target] = links[source]
         shifted_links[target] = shifted_links[source]
 
@@ -252,10 +260,10 @@ def copy_pages(world, frame, at, cache, pages):
 def copy_page(plane, links, page, kept, restore):
     """Records and link of a page to kept[:-1] and kept[-1], or back."""
     if restore:
-        plane[page, :] = kept[:-1]
+        copy(plane[page], kept[:len(plane[page])])
         links[page] = kept[-1]
     else:
-        kept[:-1] = plane[page, :]
+        copy(kept[:len(plane[page])], plane[page])
         kept[-1] = links[page]
 
 
@@ -293,9 +301,9 @@ def copy_snapshots(world, frame, at, source, shape, table, cache, rows, pages, s
         live = words[at[SOURCE_STATE_ROW] + lane]
         for kind in range(2):
             if restore:
-                rows[kind][live:live + width] = saved_rows[kind][saved:saved + width]
+                copy(rows[kind][live:live + width], saved_rows[kind][saved:saved + width])
             else:
-                saved_rows[kind][saved:saved + width] = rows[kind][live:live + width]
+                copy(saved_rows[kind][saved:saved + width], rows[kind][live:live + width])
         endpoint = words[at[SOURCE_CONSUMED] + lane] + words[at[SOURCE_QUERY_LENGTH] + lane]
         if shape[PARTIAL] == 1:
             slot = words[at[SOURCE_SLOT] + lane]

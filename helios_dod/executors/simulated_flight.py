@@ -1,11 +1,8 @@
-"""Programs in flight on the simulated device: when each ends, and plain ones that run at their end.
-"""
+"""Programs in flight on the simulated device, and when each ends."""
 
 from helios_dod.executors.costs import program_ns
-from helios_dod.executors.simulated_device import initialize, run_program
 from helios_dod.limits import FRAMES_MAX
 from helios_dod.system import kernel
-from helios_dod.terms import OP_INITIALIZE
 
 # Words of a flight: when the device is free, newest finished sequence, programs in flight; then
 # (end, sequence, frame, program) of each, oldest first.
@@ -34,20 +31,3 @@ def land(flight):
     flight[COUNT] -= 1
     for i in range(FIRST, FIRST + ENTRY * flight[COUNT]):
         flight[i] = flight[i + ENTRY]
-
-
-@kernel
-def run_due(world, flight, now_ns, bound, operations, page_tokens, vocabulary, device):
-    """Runs every program whose end has come; all are plain or initialise."""
-    (table, cache, pending, endpoint, seeds, limits, minimums, stops, generated, status,
-     differ) = device
-    while flight[COUNT] > 0 and flight[FIRST] <= now_ns:
-        frame, program = flight[FIRST + 2], flight[FIRST + 3]
-        if operations[program] == OP_INITIALIZE:
-            initialize(world[0].staging.words[frame], bound[program], seeds, limits, minimums,
-                       stops, generated, status)
-        else:
-            run_program(world, frame, bound[program], page_tokens, vocabulary, table, cache,
-                        pending, endpoint, seeds, limits, minimums, stops, generated, status,
-                        differ)
-        land(flight)

@@ -31,7 +31,8 @@ class Machine:
     cost: Costs | FixedCost = field(default_factory=FixedCost)
 
 
-def simulated_engine(machine: Machine, context_tokens: int, clock: VirtualClock) -> Engine:
+def simulated_engine(machine: Machine, context_tokens: int, clock: VirtualClock,
+                     device: type[SimulatedExecutor] = SimulatedExecutor) -> Engine:
     """An engine of the machine, for requests of so many tokens. Raises SelectionError."""
     manifest, serving = simulated_core(
         machine.vocabulary, context_tokens, machine.page_tokens, machine.lanes,
@@ -43,6 +44,6 @@ def simulated_engine(machine: Machine, context_tokens: int, clock: VirtualClock)
                        lambda geometry: staging_layout(contract, geometry)[1], options)
     world = boot(selection.limits)
     first = bind(world, contract, selection)
-    executor = SimulatedExecutor(contract, clock, machine.cost)
+    executor = device(contract, clock, machine.cost)
     executor.load(manifest, selection.geometry, {}, first, world)
     return Engine(world, executor, clock)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from helios_dod.edges import Submission, check_fits, row_of
-from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
+from helios_dod.executors.simulated import VirtualClock
+from helios_dod.executors.simulated_noise import NoiseExecutor
 from helios_dod.limits import EOS_MAX, FRAMES_MAX, TOKEN_BLOCK
 from helios_dod.simulation import study_loop
 from helios_dod.simulation.machine import Machine, simulated_engine
@@ -67,9 +68,9 @@ class Study:
         self.trace = trace
         context = machine.context_tokens or -(-(trace.context_tokens + 1) // 256) * 256
         self.clock = VirtualClock()
-        self.engine = simulated_engine(machine, context, self.clock)
+        self.engine = simulated_engine(machine, context, self.clock, NoiseExecutor)
         self.world = self.engine.world
-        assert isinstance(self.engine.executor, SimulatedExecutor)
+        assert isinstance(self.engine.executor, NoiseExecutor)
         self.executor = self.engine.executor
         count = len(trace)
         longest = Submission(0, np.zeros(trace.prompt_tokens.max(initial=1), np.int32), 1)
@@ -126,8 +127,7 @@ class Study:
         at[study_loop.LAUNCHED] = self.world[0]["frames"]["next_sequence"] - 1
         self.steps += study_loop.run_steps(
             self.world, steps, at, *self.load, self.columns, device.flight, device.at,
-            device.operations, device.page_tokens, device.cost.table, self.launches,
-            device.features, device.plain)
+            device.operations, device.cost.table, self.launches, device.features, device.drawn)
         self.clock.now_ns = int(at[study_loop.NOW])
         self.engine.resume()
 

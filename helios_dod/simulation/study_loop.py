@@ -1,5 +1,5 @@
-"""A study's step in jitted code: arrivals, the engine's tick, the plain programs of the simulated
-device, events, time. The same calls in the same order as `Study.step`; a test compares bytes.
+"""A study's step in jitted code: arrivals, the engine's tick, programs of the simulated device,
+events, time. The same calls in the same order as `Study.step`; a test compares bytes.
 """
 
 import numpy as np
@@ -7,7 +7,8 @@ import numpy as np
 from helios_dod.edges import WORDS, put_submission
 from helios_dod.engine import begin, to_launch
 from helios_dod.executors.simulated_device import mix
-from helios_dod.executors.simulated_flight import COUNT, FINISHED, FIRST, run_due, take_off
+from helios_dod.executors.simulated_flight import COUNT, FINISHED, FIRST, take_off
+from helios_dod.executors.simulated_noise import run_due
 from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.system import kernel, load_acquire, store_release
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_REJECTED, EGRESS_TOKEN
@@ -115,7 +116,7 @@ def advance(at, flight, trace):
 
 @kernel
 def run_steps(world, count, at, trace, arrived_ns, words, eos, payload, columns, flight, bound,
-              operations, page_tokens, costs, launches, features, device):
+              operations, costs, launches, features, device):
     """At most `count` steps, fewer where every request has ended; how many. Requests of a study
     bring no grammar, no timed token and nothing for the tiers."""
     first_ns, last_ns, tokens, finish, cached, gaps = columns
@@ -123,7 +124,7 @@ def run_steps(world, count, at, trace, arrived_ns, words, eos, payload, columns,
         if at[ENDED] == trace.shape[1]:
             return step
         arrive(world, at, trace, arrived_ns, words, eos, payload)
-        run_due(world, flight, at[NOW], bound, operations, page_tokens, at[VOCABULARY], device)
+        run_due(world, flight, at[NOW], bound, operations, at[VOCABULARY], device)
         begin(world, at[NOW], flight[FINISHED])
         observed = tick_first(world)
         assert observed == 0

@@ -111,7 +111,8 @@ def take_slot(world, row):
     single = world[0].stops.active[row] == 1 or world[0].settings.host_pending == 1
     slots.feedback[slot] = single or requests.grammar_bytes[row] > 0
     slots.narrow[slot] = single or requests.top_logprobs[row] >= 0
-    slots.acceptance[slot] = world[0].drafts.prior
+    for i in range(slots.acceptance.shape[1]):
+        slots.acceptance[slot, i] = world[0].drafts.prior[i]
     forget_candidates(world, slot)
     slots.live[slots.live_count] = slot
     slots.live_count += 1
