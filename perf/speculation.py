@@ -8,7 +8,8 @@
 One greedy stream. `early`: drafts by the model's own first layers; `history`: those and copies of
 the request's own text. A first answer of each kind lets costs become known; then the engines take
 turns over all answers, so that a disturbed moment hits all alike. `copy` asks for a text to be
-repeated, `free` for one to be written. Answers have to be the same tokens in all engines.
+repeated, `free` for one to be written, `schema` for records under a JSON schema. Answers have to be
+the same tokens in all engines.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import numpy as np
 import tokenizers
 
 from helios_dod.edges import Edge, Submission
+from helios_dod.grammars.library import Text, encode
 from helios_dod.runtime.load import load_host
 from helios_dod.runtime.selection import Options
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN
@@ -34,10 +36,18 @@ TEXT = (
 ASKED = {
     "copy": f"Repeat the following text exactly, twice, without any changes:\n\n{TEXT}",
     "free": "Write a short story about a lighthouse keeper who finds a message in a bottle.",
+    "schema": "List ten cities of Europe as JSON, each with its country and population.",
 }
+SCHEMA = {"type": "array", "minItems": 10, "maxItems": 10, "items": {
+    "type": "object", "additionalProperties": False,
+    "properties": {"city_name": {"type": "string", "maxLength": 20},
+                   "country_name": {"type": "string", "maxLength": 20},
+                   "population_in_thousands": {"type": "integer", "maximum": 99999}},
+    "required": ["city_name", "country_name", "population_in_thousands"]}}
+GRAMMARS = {"schema": encode(Text("start: %json " + json.dumps(SCHEMA)))}
 OUTPUT = 160
 COUNTERS = ("drafts_offered", "drafts_accepted", "drafts_copied_offered", "drafts_copied_accepted",
-            "rounds_speculative")
+            "drafts_grammar_refused", "rounds_speculative")
 
 
 class Stream:
@@ -62,10 +72,12 @@ class Stream:
         counters = self.engine.world[0]["counters"]
         return {name: int(counters[name]) for name in COUNTERS}
 
-    def answer(self, prompt: np.ndarray) -> tuple[list[int], float]:
+    def answer(self, prompt: np.ndarray, grammar: bytes) -> tuple[list[int], float]:
         """Tokens, and tokens a second from the first one on."""
         self.tag += 1
-        assert self.edge.submit(Submission(self.tag, prompt, OUTPUT))
+        assert self.edge.submit(Submission(
+            self.tag, prompt, OUTPUT, grammar=grammar,
+            eos=self.plan.contract.frontend.eos_tokens if grammar else ()))
         tokens, times, ended = [], [], False
 
         def stop() -> bool:
@@ -88,14 +100,14 @@ def measure(plain: Path, speculative: Path, rounds: int) -> dict:
         "history": Stream(speculative, history_drafting=True)}
     found: dict = {}
     for kind, text in ASKED.items():
-        prompt = streams["plain"].prompt(text)
-        expected = [stream.answer(prompt)[0] for stream in streams.values()]
+        prompt, grammar = streams["plain"].prompt(text), GRAMMARS.get(kind, b"")
+        expected = [stream.answer(prompt, grammar)[0] for stream in streams.values()]
         assert expected[0] == expected[1] == expected[2], kind
         before = {name: stream.counts() for name, stream in streams.items()}
         rates: dict[str, list[float]] = {name: [] for name in streams}
         for _ in range(rounds):
             for name, stream in streams.items():
-                rates[name].append(stream.answer(prompt)[1])
+                rates[name].append(stream.answer(prompt, grammar)[1])
         for name, stream in streams.items():
             counts = {key: value - before[name][key] for key, value in stream.counts().items()}
             found[f"{kind} {name}"] = {

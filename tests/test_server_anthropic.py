@@ -106,7 +106,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "messages[0].content[0].source"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {
         "type": "url", "url": "https://example.com/a.png"}}]}]},
-     "messages[0].content[0].image_url"),
+     "'messages[0].content[0].source'"),
+    ({"system": "Look.", "messages": [
+        {"role": "user", "content": "Hello"}, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "a", "name": "see", "input": {}}]},
+        {"role": "user", "content": [
+            {"type": "text", "text": "Here."}, {"type": "tool_result", "tool_use_id": "a",
+             "content": [{"type": "text", "text": "seen"}, {"type": "image", "source": {
+                 "type": "url", "url": "https://example.com/a.png"}}]}]}]},
+     "'messages[2].content[1].content[1].source'"),
     ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "type"),

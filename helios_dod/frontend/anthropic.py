@@ -242,3 +242,24 @@ def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
     if calls:
         message["tool_calls"] = calls
     return [message]
+
+
+def image_names(request: MessageRequest) -> dict[str, str]:
+    """Where the chat request has an image -> the field of the message request that it is from: a
+    system text stands before all others there, and results of tools are messages of their own."""
+    names: dict[str, str] = {}
+    count = 1 if request.system else 0
+    for i, turn in enumerate(request.messages):
+        field, blocks = f"messages[{i}].content", turn.content
+        made = messages_of(turn, f"messages[{i}]")
+        listed = list(enumerate(blocks if isinstance(blocks, list) else ()))
+        sources = [f"{field}[{at}].content[{k}].source" for at, block in listed
+                   if block.type == "tool_result" and isinstance(block.content, list)
+                   for k, inner in enumerate(block.content) if inner.type == "image"]
+        sources += [f"{field}[{at}].source" for at, block in listed if block.type == "image"]
+        places = [f"messages[{count + k}].content[{j}].image_url" for k, message in enumerate(made)
+                  if isinstance(message["content"], list)
+                  for j, part in enumerate(message["content"]) if part["type"] == "image_url"]
+        names |= zip(places, sources, strict=True)
+        count += len(made)
+    return names

@@ -52,12 +52,13 @@ class RequestError(ValueError):
         self.param, self.code = param, code
 
     def renamed(self, names: dict[str, str]) -> "RequestError":
-        """The same about the field as another API calls it."""
-        first = re.split(r"[.\[]", self.param or "")[0]
+        """The same about the field as another API calls it: all of its name, or its first part."""
+        param = self.param or ""
+        first = param if param in names else re.split(r"[.\[]", param)[0]
         if first not in names:
             return self
         text = str(self).replace(f"'{first}", f"'{names[first]}", 1)
-        return RequestError(text, names[first] + (self.param or "")[len(first):], self.code)
+        return RequestError(text, names[first] + param[len(first):], self.code)
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,7 +6,12 @@ from typing import Any
 
 import msgspec
 
-from helios_dod.frontend.anthropic import CHAT_NAMES, MessageRequest, decode_message
+from helios_dod.frontend.anthropic import (
+    CHAT_NAMES,
+    MessageRequest,
+    decode_message,
+    image_names,
+)
 from helios_dod.frontend.messages import THINKING_SWITCHES
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONING, Event
 from helios_dod.frontend.preparation import Prepared, Preparer
@@ -170,11 +175,15 @@ class MessageEndpoint:
         try:
             return self.preparer.prepare(self.settled(request), context)
         except RequestError as error:
-            raise error.renamed(CHAT_NAMES) from None
+            raise error.renamed(CHAT_NAMES | image_names(request.message)) from None
 
     def count(self, request: Asked) -> bytes:
         """The body of a count_tokens answer. Raises RequestError."""
-        return as_json({"input_tokens": len(self.preparer.prompt_tokens(self.settled(request)))})
+        try:
+            tokens = self.preparer.prompt_tokens(self.settled(request))
+        except RequestError as error:
+            raise error.renamed(CHAT_NAMES | image_names(request.message)) from None
+        return as_json({"input_tokens": len(tokens)})
 
     def script(self, request: Asked, id: str, created: int, prepared: Prepared) -> MessageScript:
         """The words of a streamed answer."""
