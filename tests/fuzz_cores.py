@@ -8,6 +8,7 @@ command that replays it.
 """
 
 import argparse
+import ctypes
 import faulthandler
 import hashlib
 import json
@@ -494,6 +495,8 @@ SIGNED = (*[body_fields] * 3, body_bytes, body_deep, *[state_lies] * 2, *[cache_
           syntax_lies, *[manifest_fields] * 3, manifest_bytes, other_resources,
           *[frontend_parts] * 3, *[output_syntax] * 2, swapped_frames, *[bad_frames] * 2,
           weight_lies, downgraded)
+LARGE = {mutation.__name__ for mutation in (*BOMBS, body_huge)}
+LIBC = ctypes.CDLL(None)
 BOMB_NBYTES = 200 << 20
 
 
@@ -632,6 +635,8 @@ def run_all(cores, seed, numbers, mark):
         if (now := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > highest + 1024:
             grown.append(f"{kind[1]} {i}: {(now - highest) >> 10} MiB")
             highest = now
+        if kind[1] in LARGE:
+            LIBC.malloc_trim(0)  # what is free again is not taken by what comes next
         if problem:
             failures.append(f"{honest.carrier} {kind}: {problem}; {replay(seed, i)}")
     over = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024

@@ -2,15 +2,15 @@
 
 import fcntl
 import hashlib
+import itertools
 import mmap
 import os
 import shutil
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from helios_dod.cores.sealed import TAG_NBYTES, Cipher, sealed_count, sealed_nby
 
 FETCHERS = 8  # chunks that are fetched at once
 DISK_BLOCK_NBYTES = 512  # of st_blocks
-AHEAD = 8  # chunks of one thread that are asked for at once
-READ_NBYTES = 512 << 10  # of a file at once
+READ_NBYTES = 1 << 20  # of a file at once
 Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
 Progress = Callable[[int], None]
 
@@ -124,31 +123,42 @@ def in_parallel(count: int, threads: int, work: Callable[[int], int],
                 progress: Progress | None) -> None:
     """Runs work(0..count) on threads and reports what each returns; the first error ends it.
 
-    At most AHEAD calls a thread are waiting or run, however many a resource says it has. A single
-    call runs on this thread: a core may have thousands of resources of one chunk."""
+    Each thread takes the next number when it has done one: nothing waits, however many a resource
+    says it has. A single call runs on this thread: a core may have hundreds of resources of one
+    chunk."""
     if count == 1:
         size = work(0)
         if progress is not None:
             progress(size)
         return
-    waiting: deque[Future[int]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    numbers = itertools.count()
+    failures: list[BaseException] = []
+    done: SimpleQueue[int | None] = SimpleQueue()
+
+    def run() -> None:
         try:
-            for i in range(count):
-                waiting.append(pool.submit(work, i))
-                if len(waiting) == threads * AHEAD:
-                    _report(waiting.popleft(), progress)
-            while waiting:
-                _report(waiting.popleft(), progress)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+            for i in numbers:
+                if i >= count or failures:
+                    break
+                done.put(work(i))
+        except BaseException as error:
+            failures.append(error)
+        done.put(None)
 
-
-def _report(done: Future[int], progress: Progress | None) -> None:
-    size = done.result()
-    if progress is not None:
-        progress(size)
+    pool = [threading.Thread(target=run, daemon=True) for _ in range(min(threads, count))]
+    for thread in pool:
+        thread.start()
+    try:
+        for _ in pool:
+            while (part := done.get()) is not None:
+                if progress is not None:
+                    progress(part)
+    except BaseException as error:  # this thread is interrupted: the others end where they are
+        failures.insert(0, error)
+    for thread in pool:
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 def map_weights(chunks: Chunks, path: Path, trust: bool, padding: Spans,
