@@ -4,11 +4,14 @@
 
 Serves the core (default: the demo core) with two running and two queued requests at most, asks it
 over plain sockets, and prints each sentence with what was seen; the first that does not hold ends
-the command. What no client can see (the order within a tick, that no graph changes) is tested
-elsewhere: tests/test_server_*.py, tests/test_engine_*.py."""
+the command. What no client can see (the order within a tick, that no graph changes) or provoke
+here (the scheduler's own refusals) is tested in tests/test_server_*.py and tests/test_engine_*.py.
+"""
 
 import argparse
 import json
+import os
+import signal
 import socket
 import sys
 import time
@@ -261,6 +264,29 @@ def metrics(client: Client) -> None:
     say("lifecycle, launches, prefix reuse, snapshots and capacity are there", len(client.names()))
 
 
+def failure(client: Client) -> None:
+    """The seventh paragraph's failures; the engine is killed, so this part is the last."""
+    long = {"max_tokens": 4000, "ignore_eos": True}
+    whole, streamed = client.open(**long), client.open(stream=True, **long)
+    client.wait("helios_slots_used", 2)
+    data = streamed.recv(1 << 16)
+    while b"data: " not in data:
+        data += streamed.recv(1 << 16)
+    os.kill(client.server.engine, signal.SIGKILL)
+    status, body = client.finish(whole)
+    assert status == 500, (status, body)
+    say("an execution failure is 500", json.loads(body)["error"]["message"])
+    while part := streamed.recv(1 << 16):
+        data += part
+    streamed.close()
+    assert data.startswith(b"HTTP/1.1 200"), data[:500]
+    assert data.count(b'"error":') == 1 and b"[DONE]" not in data, data[-500:]
+    say("behind SSE headers it is one terminal error event, without [DONE]", len(data))
+    status, body = client.finish(client.open())
+    assert status == 503, (status, body)
+    say("what comes later is refused", status)
+
+
 def say(sentence: str, seen: Any) -> None:
     """A sentence that holds, and what shows it."""
     print(f"holds: {sentence}: {seen}", flush=True)
@@ -277,7 +303,7 @@ def main() -> int:
         "--context", "8192", "--cache-memory", "400M"])
     client = Client(server)
     try:
-        for part in (token_ids, timestamps, usage_and_flags, stops, admission, metrics):
+        for part in (token_ids, timestamps, usage_and_flags, stops, admission, metrics, failure):
             part(client)
     finally:
         server.stop()

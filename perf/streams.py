@@ -1,6 +1,6 @@
 """Hundreds of active streams beside thousands of idle connections, without loss.
 
-    python perf/streams.py [CORE] --active 512 --waiting 2000 --idle 2000 --tokens 60
+    python perf/streams.py [CORE] --active 512 --waiting 2000 --idle 2000 --tokens 60 --rounds 3
 
 Serves a core (default: the demo core) on the simulated executor at real pace. Opens `idle`
 connections that have been served once and are kept alive, then `active` streams, and behind them
@@ -104,6 +104,27 @@ def read_all(server: Served, readers: list[Reader], active: int) -> tuple[dict, 
     return during, (after - before) / max(last - first, 1e-9)
 
 
+def serve_round(server: Served, args: argparse.Namespace, expected: list[str]) -> dict[str, object]:
+    """Opens everything, reads it to its end and closes it; what was seen."""
+    idle = [idle_connection(server) for _ in range(args.idle)]
+    seeds = [i % SEEDS for i in range(args.active + args.waiting)]
+    readers = [Reader(server.open(**asked(args), seed=seed), seed) for seed in seeds]
+    during, rate = read_all(server, readers, args.active)
+    lost = [reader.text() for reader in readers if reader.text() != expected[reader.seed]]
+    for connection in [*idle, *(reader.connection for reader in readers)]:
+        connection.close()
+    for text in lost[:3]:
+        print(text[:500], file=sys.stderr)
+    time.sleep(3)
+    return {"streams_that_differ": len(lost), "bytes": sum(len(reader.data) for reader in readers),
+            "tokens_per_second": round(rate), "during": during, "after": level(server)}
+
+
+def asked(args: argparse.Namespace) -> dict[str, object]:
+    """What every request says, but for its seed."""
+    return {"max_tokens": args.tokens, "temperature": 1}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,35 +134,24 @@ def main() -> int:
     parser.add_argument("--idle", type=int, default=2000)
     parser.add_argument("--tokens", type=int, default=60)
     parser.add_argument("--step-ms", type=float, default=40)
+    parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     server = Served(args.core, [
         "--executor", "simulated", "--step-ms", str(args.step_ms), "--max-active", str(args.active),
         "--queue-capacity", str(args.waiting + 1), "--context", "1024", "--cache-memory", "6G"])
-    asked = {"max_tokens": args.tokens, "temperature": 1}
     try:
-        asking = [server.open(**asked, seed=seed, stream=False) for seed in range(SEEDS)]
+        asking = [server.open(**asked(args), seed=seed, stream=False) for seed in range(SEEDS)]
         expected = [whole(connection) for connection in asking]
         before = level(server)
-        idle = [idle_connection(server) for _ in range(args.idle)]
-        seeds = [i % SEEDS for i in range(args.active + args.waiting)]
-        readers = [Reader(server.open(**asked, seed=seed), seed) for seed in seeds]
-        during, rate = read_all(server, readers, args.active)
-        lost = [reader.text() for reader in readers if reader.text() != expected[reader.seed]]
-        for connection in [*idle, *(reader.connection for reader in readers)]:
-            connection.close()
-        time.sleep(3)
+        rounds = [serve_round(server, args, expected) for _ in range(args.rounds)]
         print(json.dumps({
             "active": args.active, "waiting": args.waiting, "idle": args.idle,
-            "streams_that_differ": len(lost), "tokens": args.tokens * len(readers),
-            "bytes": sum(len(reader.data) for reader in readers),
-            "tokens_per_second": round(rate),
+            "tokens": args.tokens * (args.active + args.waiting),
             "pace_allows": round(args.active / args.step_ms * 1e3),
-            "before": before, "during": during, "after": level(server)}, indent=1))
-        for text in lost[:3]:
-            print(text[:500], file=sys.stderr)
-        return int(bool(lost))
+            "before": before, "rounds": rounds}, indent=1))
+        return int(any(seen["streams_that_differ"] for seen in rounds))
     finally:
         server.stop()
 
