@@ -159,7 +159,10 @@ def serving_any(core: Path, workers: int) -> Iterator[Server]:
 def open_stream(server: Server, **fields: Any) -> socket.socket:
     """A raw connection that has sent a streaming request and read nothing."""
     content = json.dumps(body(stream=True, **fields)).encode()
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # the kernel reads little
+    connection.settimeout(PATIENCE_S)
+    connection.connect(("127.0.0.1", server.port))
     connection.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
