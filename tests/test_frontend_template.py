@@ -121,7 +121,7 @@ def test_sources_beyond_bounds(source: str, problem: str) -> None:
 
 
 def test_large_texts_are_rendered() -> None:
-    """Bounds are on what is made, not on what is given."""
+    """Bounds are on what is made, and grow with what is given."""
     large = [{"role": "user", "content": "line\n" * 400_000}]
     text = render("{{ messages[0].content.split('</think>')[-1].replace('\\n', ' ') | trim"
                   " ~ '!' }}", large)
@@ -175,6 +175,13 @@ GROWING = "{% set n = namespace(l=[]) %}{% for i in range(3000) %}"
       for made in ("('x' * 2000000 ~ 'ab').rsplit('b', 1)", "(i ~ 'x' * 2000000).partition('x')",
                    "('一丁' * 200000) | list", "('ab ' * 200000).split(' ')",
                    "('一丁' * 200000) | sort")),
+    *((GROWING + "{% for j in range(9999) %}{% set n.l = " + made + " %}{% endfor %}{% endfor %}",
+       "bytes made by") for made in (
+        "[n.l, i]", "(n.l, i)", "{i: n.l}", "[n.l" + ", []" * 999 + "]", "[n.l" + ", x" * 999 + "]",
+        "[n.l, range(9999) | list]", "[n.l, {'a': 1}.items() | list]", "[n.l, namespace()]",
+        "[n.l, [1, 2] | map('string') | list]")),
+    ("{% macro f() %}{% set n.l = varargs %}{% endmacro %}" + GROWING + "{{ f(n.l" + ", x" * 900
+     + ") }}{% endfor %}", "bytes made by"),
     ("{% set l = [1] * 4000000 %}{% for a in l | reverse %}{{ loop.length }}{% endfor %}",
      "a list of more than 524288 values"),
 ])

@@ -29,9 +29,11 @@ from helios_dod.frontend.sizes import (
     BUDGET,
     CONTAINERS,
     INTEGER_BITS_MAX,
+    VALUE_NBYTES,
     TemplateError,
     charge,
     charge_parts,
+    charge_values,
     check_braces,
     check_call,
     check_indent,
@@ -75,7 +77,8 @@ CLOCK = "look_at_the_clock"  # what loops call
 JOIN = "join_texts"  # what `~` calls
 CHARGE = "charge"  # what slices call
 COMPARED = "compared"  # filters that are put around what operations compare,
-SEARCHED = "searched"  # and search
+SEARCHED = "searched"  # and search,
+WRITTEN = "written"  # and around lists, tuples and dicts that are written down
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None,
@@ -230,8 +233,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if name == "join" and isinstance(subject, str) and len(args) == 1 and not kwargs:
                 return join_all(subject, args[0])
             check_call(name, subject, (*args, *kwargs.values()))
-        made = super().call(__context, __obj, *args, **kwargs)
-        return charge_parts(made) if isinstance(subject, str) else charge(made)
+        BUDGET.get().add(VALUE_NBYTES * (len(args) + len(kwargs)))
+        return charge_parts(super().call(__context, __obj, *args, **kwargs))
 
 
 def bounded(name: str, work: Any) -> Any:
@@ -261,8 +264,7 @@ def bounded(name: str, work: Any) -> Any:
         elif name == "dictsort":
             compared(subject)
         check_call(name, subject, others)
-        made = work(*args, **kwargs)
-        return charge_parts(made) if name == "groupby" else charge(made)
+        return charge_parts(work(*args, **kwargs))
 
     return run
 
@@ -302,7 +304,7 @@ def make_sandbox() -> Sandbox:
     environment.filters.update(join=join_filter, list=listed, sum=sum_filter)
     for name, work in list(environment.filters.items()):
         environment.filters[name] = bounded(name, work) if name in FILTERS else refused(name)
-    environment.filters |= {COMPARED: compared, SEARCHED: searched}
+    environment.filters |= {COMPARED: compared, SEARCHED: searched, WRITTEN: charge_values}
     for name in COMPARING:
         environment.tests[name] = bounded_test(name, environment.tests[name])
     del environment.globals["lipsum"]  # makes text of any length
@@ -332,8 +334,8 @@ def parse(environment: Sandbox, source: str) -> tuple[nodes.Template, set[str]]:
 
 
 class Joining(NodeTransformer):
-    """Puts a bounded call in the place of every `~`, counts what slices make, and looks at what is
-    compared, searched, or a key that is looked up."""
+    """Puts a bounded call in the place of every `~`, counts what slices make and what is written
+    down, and looks at what is compared, searched, or a key that is looked up."""
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         """Inner ones first."""
@@ -357,6 +359,19 @@ class Joining(NodeTransformer):
             return node
         call = nodes.Call(nodes.Name(CHARGE, "load"), [node], [], None, None)
         return call.set_lineno(node.lineno)
+
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Node:
+        """Inner ones first."""
+        self.generic_visit(node)
+        return limited(WRITTEN, node)
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        """The same, unless it is a constant, or names that a loop sets."""
+        self.generic_visit(node)
+        fixed = all(isinstance(part, nodes.Const) for part in node.items)
+        return node if node.ctx != "load" or fixed else limited(WRITTEN, node)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         """Inner ones first."""

@@ -18,7 +18,11 @@ from helios_dod.errors import UserError
 
 OUTPUT_CHARACTERS_MAX = 8 << 20
 INTEGER_BITS_MAX = 1 << 12
-BYTES_MADE_MAX = 1 << 28  # by all operations of one rendering
+BYTES_MADE_MAX = 1 << 28  # by all operations of one rendering, whatever it is given
+BYTES_MADE_BASE = 1 << 25  # whoever gives little may make so much,
+BYTES_MADE_RATE = 64  # and so much for each character of what is given
+OBJECT_LENGTH = 1024  # characters that an object, such as a message, counts for
+VALUE_NBYTES = 128  # counted for each value of a list that is written down, and argument of a call
 INDENT_MAX = 8
 FIELD_MAX = 999  # the width or precision of a format's field
 VALUES_MAX = 1 << 19  # in what is written out, compared or looked up at once
@@ -45,16 +49,32 @@ class TemplateError(UserError):
 class Budget:
     """What the operations of one rendering have made. look: raises when the time is over."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, look: Callable[[], None], given: Any) -> None:
         self.look, self.made = look, 0
+        self.most = min(BYTES_MADE_MAX, BYTES_MADE_BASE + BYTES_MADE_RATE * length_of(given))
 
     def add(self, size: int) -> None:
         """Refuses what is too much in all."""
         self.look()
         self.made += size
-        if self.made > BYTES_MADE_MAX:
-            raise TemplateError(f"chat template: more than {BYTES_MADE_MAX} bytes made by its "
+        if self.made > self.most:
+            raise TemplateError(f"chat template: more than {self.most} bytes made by its "
                                 "operations")
+
+
+def length_of(given: Any) -> int:
+    """About how many characters a request's values have; nothing in them is there twice."""
+    waiting, size = [given], 0
+    while waiting:
+        part = waiting.pop()
+        size += len(part) if isinstance(part, str) else 1
+        if isinstance(part, dict):
+            size += OBJECT_LENGTH
+            waiting += part.keys()
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
+    return size
 
 
 BUDGET: ContextVar[Budget] = ContextVar("BUDGET")
@@ -70,10 +90,16 @@ def charge(value: Any) -> Any:
 
 
 def charge_parts(parts: Any) -> Any:
-    """A list or tuple of texts that were made, counted."""
+    """What a call or filter made, counted with what is in it."""
     if isinstance(parts, list | tuple):
         BUDGET.get().add(sum(map(sys.getsizeof, parts)))
     return charge(parts)
+
+
+def charge_values(values: Any) -> Any:
+    """A list, tuple or dict that was written down, counted."""
+    BUDGET.get().add(VALUE_NBYTES * (len(values) + 1))
+    return values
 
 
 def check_indent(name: str, indent: Any) -> None:
@@ -163,7 +189,7 @@ def listed(values: Iterable[Any]) -> list[Any]:
     """A list of not too many values."""
     made = list(islice(looking(values), VALUES_MAX + 1))
     check_count(made)
-    return charge_parts(made) if isinstance(values, str) else made
+    return charge_parts(made) if isinstance(values, str | range) else made
 
 
 def check_call(name: str, subject: Any, arguments: Sequence[Any]) -> None:

@@ -46,7 +46,7 @@ class ChatTemplate:
         given = {**self.tokens, **(variables or {}), "messages": messages, "tools": tools,
                  "documents": documents, "add_generation_prompt": add_generation_prompt,
                  CLOCK: look, JOIN: join_texts, CHARGE: charge}
-        before = BUDGET.set(Budget(look))
+        before = BUDGET.set(Budget(look, list(given.values())))
         try:
             for piece in self.template.generate(given):
                 size += len(piece)
