@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from helios_dod.edges import Submission
 from helios_dod.simulation.invariants import Violation
-from helios_dod.simulation.simulator import Simulator, Workload
+from helios_dod.simulation.simulator import Live, Simulator, Workload
+from helios_dod.simulation.stand_in import grammar_text
 from helios_dod.terms import JOB_ADVANCE, JOB_RELEASE
 
 MIXED = Workload(arrival=0.6, cancel=0.02, deadline=0.1, grammar=0.6, drain=1.0, prompt_max=40)
@@ -28,6 +31,36 @@ def test_a_constrained_token_waits_for_everything_in_flight():
     assert counters["constrained_in_flight_max"] == 1
     for name in ("mixed_grammar_submitted", "barrier_grammar", "failed"):
         assert counters[name] > 0, name
+
+
+@pytest.mark.parametrize("behind", range(1, 8))
+def test_constrained_answers_go_on_together(behind):
+    """Two that begin at different times, with masks that come one a tick, share every frame once
+    both decode: none of them waits for frames of the other alone."""
+    simulator = Simulator(36, walked=False, workload=replace(MIXED, arrival=0.0, cancel=0.0))
+    w, lanes = simulator.world[0], []
+    submit = simulator.executor.submit
+
+    def watch(frame, program, sequence):
+        if all(len(live.tokens) > 2 for live in simulator.live.values()):
+            lanes.append(int(w["frames"]["constrained_count"][frame]))
+        submit(frame, program, sequence)
+
+    simulator.executor.submit = watch
+    for tag in (1, 2):
+        submission = Submission(tag, np.arange(9, dtype=np.int32), 40, seed=tag,
+                                grammar=grammar_text(2 * tag))
+        simulator.live[tag] = Live(submission, [])
+        assert simulator.edge.submit(submission)
+        for _ in range(behind + 15 if tag == 1 else 400):
+            simulator.engine.step()
+            simulator.read()
+            if simulator.worker.waiting:
+                simulator.worker.do(simulator.worker.waiting.pop(0))
+            simulator.clock.now_ns = max(simulator.clock.now_ns, simulator.executor.next_end() or 0)
+    assert not simulator.live
+    together = lanes.count(2)
+    assert together > 20 and 1 not in lanes[lanes.index(2):lanes.index(2) + together]
 
 
 def test_preempted_constrained_requests_resume():

@@ -61,7 +61,7 @@ COUNTERS = {  # counters column -> what it counts
     "snapshot_hits": "Requests whose state began with a snapshot",
     "snapshot_hits_away": "Requests of them whose pages were not all on the device",
     "state_rollbacks": "Lanes whose state was committed before drafts that were refused",
-    "barrier_grammar": "Frames not composed because a constrained lane waits alone",
+    "barrier_grammar": "Frames not composed because a constrained lane waits",
     "constrained_submitted": "Programs launched with a constrained lane",
     "mixed_grammar_submitted": "Decode programs launched with constrained and other lanes",
     "drafts_offered": "Drafts that speculative programs verified",

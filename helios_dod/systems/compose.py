@@ -27,6 +27,7 @@ from helios_dod.terms import (
     FLAG_PENALTIES,
     FRAME_COMPOSED,
     FREE,
+    GRAMMAR_PENDING,
     GRAMMAR_READY,
     OP_INITIALIZE,
     OP_MIXED,
@@ -315,22 +316,24 @@ def compose_lanes(world, frame, prompts):
 @kernel
 def held_by_grammar(world):
     """A constrained token is computed while nothing else is in flight: with a mask READY, nothing
-    is composed until the frames in flight have finished."""
+    is composed until the frames in flight have finished, and until answers beside it have their
+    masks, too. Those go on together; else each would wait for frames of the others for good."""
     slots, grammars = world[0].slots, world[0].grammars
     if grammars.free_count == grammars.free.shape[0]:
         return False
-    if outstanding(world) == 0:
-        return False
+    waits, held = False, outstanding(world) > 0
     for i in range(slots.live_count):
         slot = slots.live[i]
-        row = slots.grammar[slot]
-        if row == NO_ROW or slots.in_flight[slot] > 0 or grammars.state[row] != GRAMMAR_READY:
+        row, decodes = slots.grammar[slot], slots.state[slot] == SLOT_DECODE
+        if row == NO_ROW or slots.in_flight[slot] > 0:
             continue
         rest = slots.prefill_end[slot] - slots.scheduled[slot]
-        if slots.state[slot] == SLOT_DECODE or (
-                slots.state[slot] == SLOT_PREFILL and rest <= world[0].settings.prefill_tokens):
-            return True
-    return False
+        if grammars.state[row] == GRAMMAR_READY:
+            waits |= decodes or (
+                slots.state[slot] == SLOT_PREFILL and rest <= world[0].settings.prefill_tokens)
+        elif grammars.state[row] == GRAMMAR_PENDING:
+            held |= decodes
+    return waits and held
 
 
 @kernel

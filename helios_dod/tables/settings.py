@@ -78,7 +78,7 @@ class Counters:
     snapshot_hits_away: scalar(i64)  # of them, behind pages that were in a tier
     state_rollbacks: scalar(i64)  # rounds of a lane that committed state before what it offered
     slots_full: scalar(i64)
-    barrier_grammar: scalar(i64)  # frames not composed because a constrained lane waits alone
+    barrier_grammar: scalar(i64)  # frames not composed because a constrained lane waits
     constrained_submitted: scalar(i64)  # frames with a constrained lane
     mixed_grammar_submitted: scalar(i64)  # of them, decode frames with other lanes too
     constrained_in_flight_max: scalar(i64)  # frames outstanding after such a submission
