@@ -179,7 +179,7 @@ GROWING = "{% set n = namespace(l=[]) %}{% for i in range(3000) %}"
        "bytes made by") for made in (
         "[n.l, i]", "(n.l, i)", "{i: n.l}", "[n.l" + ", []" * 999 + "]", "[n.l" + ", x" * 999 + "]",
         "[n.l, range(9999) | list]", "[n.l, {'a': 1}.items() | list]", "[n.l, namespace()]",
-        "[n.l, [1, 2] | map('string') | list]")),
+        "[n.l, [1, 2] | map('string') | list]", "[n.l] | select")),
     ("{% macro f() %}{% set n.l = varargs %}{% endmacro %}" + GROWING + "{{ f(n.l" + ", x" * 900
      + ") }}{% endfor %}", "bytes made by"),
     ("{% set l = [1] * 4000000 %}{% for a in l | reverse %}{{ loop.length }}{% endfor %}",

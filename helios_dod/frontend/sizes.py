@@ -22,6 +22,7 @@ BYTES_MADE_MAX = 1 << 28  # by all operations of one rendering, whatever it is g
 BYTES_MADE_BASE = 1 << 25  # whoever gives little may make so much,
 BYTES_MADE_RATE = 64  # and so much for each character of what is given
 OBJECT_LENGTH = 1024  # characters that an object, such as a message, counts for
+OTHER_NBYTES = 1024  # counted for an object that is no text, number or collection
 VALUE_NBYTES = 128  # counted for each value of a list that is written down, and argument of a call
 INDENT_MAX = 8
 FIELD_MAX = 999  # the width or precision of a format's field
@@ -86,6 +87,8 @@ def charge(value: Any) -> Any:
         BUDGET.get().add(sys.getsizeof(value))
     elif isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
         raise TemplateError("chat template: a number too large")
+    elif not isinstance(value, int | float):  # what makes values one by one, and others
+        BUDGET.get().add(OTHER_NBYTES)
     return value
 
 
