@@ -1,5 +1,7 @@
 """Chat templates: the names they may use, the sandbox, the bounds."""
 
+import contextlib
+import gc
 import re
 from typing import Any
 
@@ -118,6 +120,19 @@ def test_no_operation_makes_too_much(source: str) -> None:
 def test_sources_beyond_bounds(source: str, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
         ChatTemplate(source, {})
+
+
+def test_a_template_that_fails_leaves_nothing_behind() -> None:
+    """Nothing of what it made waits for a collection, which may come late."""
+    template = ChatTemplate("{% set a = ['x'] * 400321 %}{{ (a | sort)[0].missing.missing }}", {})
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(TemplateError):
+            template.render(MESSAGES)
+        assert not [part for part in gc.get_objects() if type(part) is list and len(part) == 400321]
+    finally:
+        gc.enable()
 
 
 def test_large_texts_are_rendered() -> None:

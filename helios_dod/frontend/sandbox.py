@@ -8,10 +8,11 @@ and methods that are not known to be bounded are refused.
 
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import meta, nodes
@@ -189,6 +190,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "%" and isinstance(left, str):
             check_percent(left, right if isinstance(right, tuple) else (right,))
         return charge(super().call_binop(context, operator, left, right))
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """Raises what was raised. Jinja's own way makes frames for people who write templates,
+        which hold all that a template had made until they are collected."""
+        error = sys.exception()
+        assert error is not None
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            error.translated = True  # its text is one line
+        raise error
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:

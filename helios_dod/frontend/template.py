@@ -55,10 +55,21 @@ class ChatTemplate:
                         f"chat template: more than {OUTPUT_CHARACTERS_MAX} characters of output")
                 look()
                 pieces.append(piece)
-        except TemplateError:
-            raise
         except Exception as error:  # whatever the template's own operations raise
-            raise TemplateError(f"chat template: {type(error).__name__}: {error}") from None
+            problem = str(error)
+            if not isinstance(error, TemplateError):
+                problem = f"chat template: {type(error).__name__}: {problem}"
+            forget_frames(error)
+        else:
+            return "".join(pieces)
         finally:
             BUDGET.reset(before)
-        return "".join(pieces)
+        raise TemplateError(problem)
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Lets go of what a template had made when it failed: not even the error's own frames keep
+    it."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
