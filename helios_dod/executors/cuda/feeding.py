@@ -1,6 +1,8 @@
-"""The loop of an upload's thread, without the GIL: chunks of a file into pinned buffers, and on.
+"""The loops of an upload's threads, without the GIL: some fill pinned buffers from a file, one
+hands them to the device, so that calls of the driver wait for no lock.
 
-Python between chunks would cost as much as a chunk that fits into the processor's own cache.
+Chunk i goes through buffer i modulo their count. Each buffer has a word, LINE apart: twice the
+number of times that it was emptied, plus one while it is full.
 """
 
 import ctypes
@@ -9,9 +11,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from helios_dod.system import kernel
+from helios_dod.executors.host.memory import pause
+from helios_dod.system import kernel, load_acquire, store_release
 
 WORD = ir.IntType(64)
+LINE = 8  # words of a cache line
+ANSWER = 0xFFFFFFFF  # bits of a call's answer
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+DRIVER_CALLS = ("cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuEventQuery")
 
 
 @intrinsic
@@ -26,33 +33,62 @@ def called(typing_context, function, a, b, c, d):
 
 
 @kernel(boundscheck=False)
-def feed(functions, file, offset, address, nbytes, chunk, first, step, buffers, events, stream):
-    """Copies every step-th chunk from `first` on to a device address over two pinned buffers.
+def fill(read, file, offset, nbytes, chunk, first, step, buffers, turns, stop):
+    """Reads every step-th chunk from `first` on into its buffer, once that is empty.
 
-    functions: addresses of pread (or memcpy, where file is -1 and offset an address),
-    cuMemcpyHtoDAsync, cuEventRecord, cuEventSynchronize. Returns (call that failed or -1, its
-    answer); a read's is the byte that it failed at."""
-    for used, start in enumerate(range(first * chunk, nbytes, step * chunk)):
-        which, count, filled = used % 2, min(chunk, nbytes - start), 0
-        if used >= 2:
-            answer = called(functions[3], events[which], 0, 0, 0) & 0xFFFFFFFF
-            if answer != 0:
-                return 3, answer
+    read: address of pread, or of memcpy where file is -1 and offset an address. stop: [1], set if
+    anything failed. Returns the byte that a read failed at, or -1."""
+    for number in range(first, (nbytes + chunk - 1) // chunk, step):
+        which, turn = number % len(buffers), 2 * (number // len(buffers))
+        start = number * chunk
+        count, filled = min(chunk, nbytes - start), 0
+        while load_acquire(turns, which * LINE) != turn:
+            if load_acquire(stop, 0):
+                return -1
+            pause()
         while file < 0 and filled < count:
-            called(functions[0], buffers[which], offset + start, count, 0)
+            called(read, buffers[which], offset + start, count, 0)
             filled = count
         while filled < count:
-            got = called(functions[0], file, buffers[which] + filled, count - filled,
+            got = called(read, file, buffers[which] + filled, count - filled,
                          offset + start + filled)
             if got <= 0:
-                return 0, start + filled
+                store_release(stop, 0, 1)
+                return start + filled
             filled += got
-        answer = called(functions[1], address + start, buffers[which], count, stream) & 0xFFFFFFFF
-        if answer != 0:
-            return 1, answer
-        answer = called(functions[2], events[which], stream, 0, 0) & 0xFFFFFFFF
-        if answer != 0:
-            return 2, answer
+        store_release(turns, which * LINE, turn + 1)
+    return -1
+
+
+@kernel(boundscheck=False)
+def send(functions, address, nbytes, chunk, buffers, events, stream, turns, stop):
+    """Copies full buffers to a device address in order, and frees each behind its event.
+
+    functions: addresses of DRIVER_CALLS. Returns (call that failed or -1, its answer)."""
+    chunks, slots = (nbytes + chunk - 1) // chunk, len(buffers)
+    sent = done = 0
+    while done < chunks and not load_acquire(stop, 0):
+        which, at = sent % slots, sent * chunk
+        if sent < chunks and load_acquire(turns, which * LINE) == 2 * (sent // slots) + 1:
+            answer = called(functions[0], address + at, buffers[which], min(chunk, nbytes - at),
+                            stream) & ANSWER
+            if answer == 0:
+                answer = called(functions[1], events[which], stream, 0, 0) & ANSWER
+            if answer != 0:
+                store_release(stop, 0, 1)
+                return 0, answer
+            sent += 1
+        elif done < sent:
+            which = done % slots
+            answer = called(functions[2], events[which], 0, 0, 0) & ANSWER
+            if answer == 0:
+                store_release(turns, which * LINE, 2 * (done // slots) + 2)
+                done += 1
+            elif answer != NOT_READY:
+                store_release(stop, 0, 1)
+                return 1, answer
+        else:
+            pause()
     return -1, 0
 
 

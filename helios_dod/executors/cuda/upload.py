@@ -1,9 +1,8 @@
 """Weights from mapped files to the device.
 
 Threads read the file into pinned buffers, so small that they stay in the processor's cache until
-the device has fetched them, and so large that Python costs little: 34 GB/s with 4 MiB and twelve
-threads on the machine of perf/h200, 15 with 16 MiB, 17 with 1 MiB; 25 by registering parts of the
-mapping with the driver. Memory that is no file is copied the same way. Each thread has its stream.
+the device has fetched them; another thread hands them to the driver. Memory that is no file is
+copied the same way.
 """
 
 import ctypes
@@ -18,13 +17,13 @@ from helios_dod.executors.cuda import feeding
 from helios_dod.executors.cuda.driver import Device, call, driver
 from helios_dod.executors.host.buffers import WEIGHT
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
+SLOTS = 2  # buffers of a thread that fills them
 NOISE_BYTES = 16 << 20  # of random weights that repeat
-THREADS_MAX = 12
+THREADS_MAX = 11
 PORTABLE = 0x01  # CU_MEMHOSTALLOC_PORTABLE
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 UNTIMED_EVENT = 0x2  # CU_EVENT_DISABLE_TIMING
-DRIVER_CALLS = ("cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuEventSynchronize")
 
 
 class RandomWeights:
@@ -56,16 +55,29 @@ def upload(device: Device, data: Any, address: int) -> None:
     if isinstance(data, RandomWeights):
         _spread(data, address)
         return
-    threads = max(1, min(THREADS_MAX, len(os.sched_getaffinity(0)), -(-data.nbytes // CHUNK_BYTES)))
+    chunks = -(-data.nbytes // CHUNK_BYTES)
+    threads = max(1, min(THREADS_MAX, len(os.sched_getaffinity(0)) - 1, chunks))
+    slots = min(SLOTS * threads, chunks)
+    memory = int(call("cuMemHostAlloc", slots * CHUNK_BYTES, PORTABLE))
+    buffers = memory + CHUNK_BYTES * np.arange(slots, dtype=np.int64)
+    turns, stop = np.zeros(slots * feeding.LINE, np.int64), np.zeros(1, np.int64)
     file, offset = _file_of(data)
+    read = feeding.addresses(ctypes.CDLL(None), "pread64" if file >= 0 else "memcpy")[0]
     try:
         with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(_copy, device, data, address, i, threads, file, offset)
-                         for i in range(threads)]:
-                done.result()
+            filled = [pool.submit(feeding.fill, read, file, offset, data.nbytes, CHUNK_BYTES, i,
+                                  threads, buffers, turns, stop) for i in range(threads)]
+            try:
+                _send(data.nbytes, address, buffers, turns, stop)
+            finally:
+                stop[0] = 1
+            ends = [one.result() for one in filled]
     finally:
         if file >= 0:
             os.close(file)
+    call("cuMemFreeHost", memory)
+    if max(ends) >= 0:
+        raise DeviceError(f"weights end after {max(ends)} bytes; {data.nbytes} expected")
 
 
 def _file_of(data: np.ndarray) -> tuple[int, int]:
@@ -77,32 +89,22 @@ def _file_of(data: np.ndarray) -> tuple[int, int]:
     return os.open(mapped.filename, os.O_RDONLY | os.O_CLOEXEC), mapped.offset + ahead
 
 
-def _functions(file: int) -> np.ndarray:
-    """Addresses of what feed calls."""
-    made = feeding.addresses(ctypes.CDLL(None), "pread64" if file >= 0 else "memcpy")
-    return np.array(made + feeding.addresses(ctypes.CDLL("libcuda.so.1"), *DRIVER_CALLS), np.int64)
-
-
-def _copy(device: Device, data: np.ndarray, address: int, first: int, threads: int, file: int,
-          offset: int) -> None:
-    """Every threads-th chunk from the first on, over two pinned buffers."""
-    device.enter()
+def _send(nbytes: int, address: int, buffers: np.ndarray, turns: np.ndarray, stop: np.ndarray
+          ) -> None:
+    """Hands buffers to the device as they fill."""
     stream = call("cuStreamCreate", NON_BLOCKING)
-    pinned = [int(call("cuMemHostAlloc", CHUNK_BYTES, PORTABLE)) for _ in range(2)]
-    events = [call("cuEventCreate", UNTIMED_EVENT) for _ in range(2)]
-    failed, answer = feeding.feed(
-        _functions(file), file, offset, address, data.nbytes, CHUNK_BYTES, first, threads,
-        np.array(pinned, np.int64), np.array([int(event) for event in events], np.int64),
-        int(stream))
-    if failed == 0:
-        raise DeviceError(f"weights end after {answer} bytes; {data.nbytes} expected")
-    if failed > 0:
-        raise DeviceError(f"{DRIVER_CALLS[failed - 1]}: {driver.CUresult(answer).name}")
+    events = [call("cuEventCreate", UNTIMED_EVENT) for _ in buffers]
+    functions = feeding.addresses(ctypes.CDLL("libcuda.so.1"), *feeding.DRIVER_CALLS)
+    failed, answer = feeding.send(
+        np.array(functions, np.int64), address, nbytes, CHUNK_BYTES, buffers,
+        np.array([int(event) for event in events], np.int64), int(stream), turns, stop)
+    if failed >= 0:
+        name = ("cuMemcpyHtoDAsync or cuEventRecord", "cuEventQuery")[failed]
+        raise DeviceError(f"{name}: {driver.CUresult(answer).name}")
     call("cuStreamSynchronize", stream)
-    for one, event in zip(pinned, events, strict=True):
-        call("cuMemFreeHost", one)
-        call("cuEventDestroy", event)
     call("cuStreamDestroy", stream)
+    for event in events:
+        call("cuEventDestroy", event)
 
 
 def _spread(data: RandomWeights, address: int) -> None:
