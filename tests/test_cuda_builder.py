@@ -15,6 +15,7 @@ from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import pack_matrix, unpack_matrix
+from helios_dod.ignition.cuda import tiles
 from helios_dod.ignition.cuda.native import compile_native, decode_shared
 from helios_dod.ignition.cuda.tiles import (
     decode_tile,
@@ -92,18 +93,39 @@ def test_matrices_are_rows_of_bf16():
     assert np.array_equal(data, expected)
 
 
-def test_one_token_and_many_use_their_products():
+def test_few_tokens_and_many_use_their_products():
     manifest = model().manifest
     entries = {program.name: [kernel.entry for kernel in kernels(
         manifest.cuda_bodies[program.cuda_body])] for program in manifest.programs}
-    assert entries["decode_1"].count("gated_vector_product") == 3
-    assert entries["decode_2"].count("few_product") == 3 * 4 + 1
+    for few in ("decode_1", "decode_2"):
+        assert entries[few].count("few_product") == 3 * 4 + 1
     assert entries["prefill_64"].count("gated_product") == 2, "all layers but the last"
-    assert entries["decode_2"].count("combine") == 3
+    assert entries["decode_1"].count("combine") == 3 and "combine" not in entries["decode_2"]
+
+
+def test_one_token_of_many_columns_has_its_own_products(monkeypatch):
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    monkeypatch.setattr(tiles, "NARROW", 256)
+    manifest = build(random_checkpoint(SMALL_SHAPES["windowed"]), OPTIONS, cuda=True).manifest
+    body = next(manifest.cuda_bodies[program.cuda_body] for program in manifest.programs
+                if program.name == "decode_1")
+    entries = [kernel.entry for kernel in kernels(body)]
+    assert entries.count("gated_vector_product") == 3
+    assert entries.count("vector_product") == 3 * 3 + 1
+
+
+@pytest.mark.parametrize("rows, columns, tokens, splits", [
+    (6144, 4096, 1, 0), (128_256, 4096, 1, 1), (2048, 2048, 1, 2), (6144, 4096, 8, 1),
+    (4096, 14_336, 8, 1), (2048, 8192, 8, 2), (6144, 4096, 16, 0), (3072, 2048, 16, 2),
+    (576, 576, 2, 1), (512, 1000, 2, 0), (3072, 2048, 17, 0)])
+def test_products_of_few_tokens_are_split_into_enough_blocks(rows, columns, tokens, splits):
+    """0 splits: another kernel's."""
+    tile = tiles.few_tile(rows, columns, tokens, split=True)
+    assert (tile.splits if tile else 0) == splits
 
 
 @pytest.mark.parametrize("heads, ring", [(8, True), (9, False)])
-def test_attention_of_many_lanes_is_a_ring_where_the_group_fits(heads, ring):
+def test_attention_of_lanes_is_a_ring_where_the_group_fits(heads, ring):
     """Nine heads a key head are more than a ring takes."""
     pytest.importorskip("triton", reason="kernels are compiled by Triton")
     shape = replace(SMALL_SHAPES["windowed"], heads=heads, key_heads=1, windows=(0,), layers=1)
@@ -112,7 +134,7 @@ def test_attention_of_many_lanes_is_a_ring_where_the_group_fits(heads, ring):
               for program in manifest.programs}
     entries = [kernel.entry for kernel in kernels(bodies["decode_32"])]
     assert entries.count("decode_attention") == 1 and ("combine" not in entries) == ring
-    entries = [kernel.entry for kernel in kernels(bodies["decode_16"])]
+    entries = [kernel.entry for kernel in kernels(bodies["decode_1"])]
     assert entries.index("combine") == entries.index("decode_attention") + 1
 
 
@@ -148,7 +170,7 @@ def test_programs_with_masks_are_twins_of_those_without():
 def test_ring_tiles_fit_a_processor(heads, key_heads, head, group_fits):
     for lanes in (1, 2, 8, 17, 32, 64, 256):
         tile = ring_tile(lanes, heads, key_heads, head, 16)
-        assert (tile is not None) == (group_fits and 17 <= lanes <= 64)
+        assert (tile is not None) == (group_fits and 2 <= lanes <= 64)
         if tile is not None:
             assert 1 <= tile.splits <= 8 and 32 * tile.warps % head == 0
             shared = decode_shared(head, heads // key_heads, tile.warps, tile.depth)

@@ -11,6 +11,7 @@ from plain_device import PlainDevice
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.executors.base import DeviceError
+from helios_dod.ignition.cuda import tiles
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.limits import SMALL
 from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
@@ -179,6 +180,23 @@ def test_a_mask_leaves_what_it_allows(pair):
         assert device.step(name, {3: [-1]}, 1, mask)[0] in allowed
     everything = device.step("decode_1_masked", {3: [-1]}, 1)
     assert np.isfinite(device.logits(1)).all() and everything[0] >= 0
+
+
+def test_products_of_many_columns_agree_with_plain(monkeypatch):
+    """One token and sixteen have other kernels than where columns are few."""
+    monkeypatch.setattr(tiles, "NARROW", 256)
+    checkpoint = random_checkpoint(SMALL_SHAPES["windowed"])
+    plain = Harness(build(checkpoint, OPTIONS, cuda=False), PlainDevice(), slots=16, pages=64)
+    device = Harness(build(checkpoint, OPTIONS, cuda=True), executor(), slots=16, pages=64)
+    for harness in (plain, device):
+        for slot in range(16):
+            harness.admit(slot)
+            harness.prefill({slot: [slot + 1, 5, 9]})
+    for batch in (1, 16):
+        for harness in (plain, device):
+            harness.decode_host({slot: 7 + slot for slot in range(batch)})
+        assert near(plain.logits(batch), device.logits(batch))
+    device.close()
 
 
 @pytest.mark.parametrize("batch", [2, 8, 16, 32])

@@ -20,6 +20,7 @@ from helios_dod.ignition.cuda.library import Pointer, Word
 from helios_dod.ignition.cuda.native import decode_shared, few_shared
 from helios_dod.ignition.cuda.nodes import power
 from helios_dod.ignition.cuda.tiles import (
+    FEW_ROWS,
     FewTile,
     RingTile,
     decode_tile,
@@ -36,7 +37,6 @@ WORD_BLOCK = 1024
 ROW_BLOCK = 1024
 TILE_QUERIES = 64  # rows of an attention tile where a lane has many queries
 DECODE_ROWS = 16  # and where it has one, at least
-TILE_ROWS = 16  # rows of a block of a product of few tokens
 HISTORY_TOKENS = 64  # positions of one step of attention
 
 
@@ -175,10 +175,10 @@ class Lowering(Drawing):
         """A product into `out`; its number of splits."""
         rows, columns = (axis.multiplier for axis in self.manifest.buffers[op.weight].shape)
         tokens = self.capacity(op.rows)
-        few = few_tile(columns, tokens, gated=False)
+        few = few_tile(rows, columns, tokens, split)
         if few is not None:
             self.multiply_few(op, out, few, rows, gated=False)
-            return 1
+            return few.splits
         if tokens == 1:
             return self.multiply_one(op, out, rows, columns)
         tile = product_tile(rows, columns, tokens, split)
@@ -208,13 +208,14 @@ class Lowering(Drawing):
         """A product of few tokens, or a gated one with that many rows in each half."""
         columns = self.manifest.buffers[op.weight].shape[1].multiplier
         tokens = self.capacity(op.rows)
-        self.scratch("partials", wire.F32, [tokens * rows])
+        self.scratch("partials", wire.F32, [tile.splits * tokens * rows])
+        kept = FEW_ROWS // 2 if gated else FEW_ROWS
         self.add(wire.CudaNode(kernel=self.library.native(
-            "few_product", "few.cu", (-(-rows // TILE_ROWS), 1, 1),
+            "few_product", "few.cu", (-(-rows // kept), tile.splits, 1),
             [Pointer(op.weight), self.half(op.input.buffer, write=False), out, self.live(op.rows)],
-            dict(ROWS=rows, COLUMNS=columns, TOKENS=tokens, GATED=gated, WARPS=tile.warps,
-                 DEPTH=tile.depth, BLOCKS=tile.blocks),
-            tile.warps, few_shared(tokens, gated, tile.warps))))
+            dict(ROWS=rows, COLUMNS=columns, TOKENS=tokens, GATED=gated, SPLITS=tile.splits,
+                 WARPS=tile.warps, DEPTH=tile.depth, BLOCKS=tile.blocks),
+            tile.warps, few_shared(tokens, tile.warps))))
 
     def activate(self, op: Any, activation: Any) -> None:
         """A product, then its activation."""
@@ -237,7 +238,7 @@ class Lowering(Drawing):
         if op.has_bias or not whole or activation.kind != wire.SILU:
             raise self.refusal("activation", "this kind, bias or order")
         tokens = self.capacity(op.rows)
-        few = few_tile(columns, tokens, gated=True)
+        few = few_tile(half, columns, tokens, split=False)
         if few is not None:
             self.multiply_few(op, self.half(activation.output.buffer), few, half, gated=True)
             return

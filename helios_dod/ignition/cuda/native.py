@@ -14,9 +14,9 @@ QUERIES = 8  # rows of decode.cu that one matrix instruction keeps
 SUM_FLOATS = 16  # of decode.cu's largest scores and totals
 
 
-def few_shared(tokens: int, gated: bool, warps: int) -> int:
+def few_shared(tokens: int, warps: int) -> int:
     """Bytes of shared memory of few.cu: the sums of every warp."""
-    return warps * (2 if gated else 1) * -(-tokens // 8) * 8 * PADDED_ROWS * 4
+    return warps * -(-tokens // 8) * 8 * PADDED_ROWS * 4
 
 
 def decode_shared(head: int, group: int, warps: int, depth: int, page_tokens: int = 16) -> int:

@@ -25,7 +25,7 @@ VECTOR_STEP = 2048  # columns of a step of a one-token product
 VECTOR_VALUES = 1024  # weights of a step at least
 OVERLAP_TOKENS = 16  # programs of more tokens are slower with kernels that overlap,
 OVERLAP_LANES = 64  # decode programs of more lanes
-EARLY_TOKENS = 1  # and of more than these, where small kernels let the next begin early
+EARLY_TOKENS = 16  # and of more than these, where small kernels let the next begin early
 
 
 def vector_tile(columns: int, gated: bool) -> Tile:
@@ -102,26 +102,42 @@ def decode_tile(lanes: int, key_heads: int, head: int) -> DecodeTile:
     return DecodeTile(64, splits, 8 if head > 64 and splits < SPLITS_MAX else 4, 1, True)
 
 
-FEW_TOKENS = 16  # of products whose weights go straight into registers, at most
+FEW_TOKENS = 8  # of products whose weights go straight into registers, at most,
+NARROW = 2048  # but twice as many where columns are at most these
+MANY_ROWS = 65536  # products of one token have them too where narrow, or of so many rows
 FEW_STEP = 32  # columns that such a product's divide into
+FEW_ROWS = 16  # rows of a block
+FEW_BLOCKS = 256  # that a product is split into at least
 
 
 @dataclass(frozen=True)
 class FewTile:
-    """Tile of a product of few tokens: warps of a block, steps in flight of each, and blocks that
-    a processor holds at once."""
+    """Tile of a product of few tokens: warps of a block, steps in flight of each, blocks that a
+    processor holds at once, and splits of the columns."""
 
     warps: int
     depth: int
     blocks: int
+    splits: int = 1
 
 
-def few_tile(columns: int, tokens: int, gated: bool) -> FewTile | None:
-    """Tile of a product with 2 to 16 tokens; None where it has to be another one."""
-    if not 1 < tokens <= FEW_TOKENS or columns % FEW_STEP:
+def few_splits(rows: int, columns: int, warps: int, wanted: int) -> int:
+    """Fewest splits that give `wanted` blocks, as far as every warp has two steps."""
+    blocks, splits = -(-rows // FEW_ROWS), 1
+    while blocks * splits < wanted and columns % (4 * splits * warps * FEW_STEP) == 0:
+        splits *= 2
+    return splits
+
+
+def few_tile(rows: int, columns: int, tokens: int, split: bool) -> FewTile | None:
+    """Tile of a product of few tokens; None where another is needed, or faster."""
+    narrow = columns <= NARROW
+    most = 2 * FEW_TOKENS if narrow else FEW_TOKENS
+    if tokens > most or columns % FEW_STEP or not (tokens > 1 or narrow or rows >= MANY_ROWS):
         return None
     warps = 8 if columns >= 2048 else 4
-    return FewTile(warps, 4 if gated or tokens > 8 else 6, 16 // warps)
+    splits = few_splits(rows, columns, warps, FEW_BLOCKS) if split else 1
+    return FewTile(warps, 4, (32 if tokens <= 8 else 16) // warps, splits)
 
 
 @dataclass(frozen=True)
@@ -136,18 +152,17 @@ class RingTile:
 
 CLUSTER_MAX = 8  # blocks of a cluster on every device of the architecture
 RING_QUERIES = 8  # heads of a key head at most
-RING_LANES = 17  # at least: products of few tokens lose the L1 cache to it
-RING_LANES_MAX = OVERLAP_LANES  # it gains by overlapping
+RING_LANES = range(2, OVERLAP_LANES + 1)  # it gains by overlapping
+RING_FEW = 16  # lanes whose rings are short: products of few tokens need the L1 cache
 
 
 def ring_tile(lanes: int, heads: int, key_heads: int, head: int, page_tokens: int
               ) -> RingTile | None:
     """Tile of attention of one query a lane; None where the shape has to be another one's."""
-    if heads // key_heads > RING_QUERIES or head > 128 or page_tokens != 16:
-        return None
-    if not RING_LANES <= lanes <= RING_LANES_MAX:
+    if heads // key_heads > RING_QUERIES or head > 128 or page_tokens != 16 or (
+            lanes not in RING_LANES):
         return None
     splits = CLUSTER_MAX
     while splits > 1 and lanes * key_heads * splits > 2 * PROCESSORS:
         splits //= 2
-    return RingTile(splits, 4, 3)
+    return RingTile(splits, 4, 1 if lanes <= RING_FEW else 3)

@@ -42,8 +42,8 @@ def fill_rows(slot, destination, live, value, WORDS: tl.constexpr, BLOCK: tl.con
 @triton.jit
 def update_page_table(count, updates, table, stride, BLOCK: tl.constexpr):
     """table[update[i, 0], update[i, 1]] = update[i, 2]. Grid: 1."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     total = tl.load(count)
     for start in range(0, total, BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -72,8 +72,8 @@ def copy_pages(count, pairs, plane, WORDS: tl.constexpr, BLOCK: tl.constexpr, GR
 def select_tokens(staged, pending, slot, lane, output, live, STAGED: tl.constexpr,
                   BLOCK: tl.constexpr):
     """output[r] = staged[r] if it is there and not negative, else pending[slot[lane[r]]]."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     r = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = r < tl.load(live)
     row = tl.load(slot + tl.load(lane + r, mask=mask, other=0), mask=mask, other=0)
@@ -106,8 +106,8 @@ def embed(index, table, output, live, scale, ADD: tl.constexpr, COLUMNS: tl.cons
 @triton.jit
 def select_rows(source, index, output, live, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     """output[i] = source[index[i]]. Grid: rows, blocks."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     i = tl.program_id(0)
     if i >= tl.load(live):
         return
@@ -278,8 +278,8 @@ def rotate_and_store(partials, bias, query_norm, key_norm, position, lane, slot,
 @triton.jit
 def signal(count, finished):
     """Counts a finished submission and tells the host, after everything written before. Grid: 1."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     done = tl.load(count) + 1
     tl.store(count, done)
     tl.inline_asm_elementwise(

@@ -27,8 +27,8 @@ def adjust_logits(logits, slot, status, histogram, repetition, presence, frequen
 
     Grid: lanes, CHUNKS. chunk_top: f32 [lanes, CHUNKS], chunk_index: i32, the lowest id of it.
     mask_words: u32 [lanes, MASK], bits of the tokens that are allowed; MASK = 0: none."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     i = tl.program_id(0)
     if i >= tl.load(live):
         return
@@ -203,8 +203,8 @@ def sample(logits, slot, status, temperature, top_p, min_p, top_k, seed, positio
            VOCABULARY: tl.constexpr, CHUNKS: tl.constexpr, CHUNKS_UP: tl.constexpr,
            TOP: tl.constexpr, BLOCK: tl.constexpr):
     """One token a row, -1 for a row whose slot has ended. Grid: lanes."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     i = tl.program_id(0)
     if i >= tl.load(live):
         return
@@ -273,8 +273,8 @@ def advance(sampled, slot, generation, consumed, query_length, pending, histogra
             out_reserved, live_lanes, live_sampled, tokens_stride, VOCABULARY: tl.constexpr,
             STOPS: tl.constexpr, BLOCK: tl.constexpr):
     """Commits the sampled tokens and writes the completion record of every live lane. Grid: 1."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
     i = tl.arange(0, BLOCK)
     live = i < tl.load(live_lanes)
     row = tl.load(slot + i, mask=live, other=0)
