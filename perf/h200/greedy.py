@@ -1,12 +1,15 @@
 """Greedy tokens, sampling and containment of a checkpoint on CUDA against the host executor.
 
     python perf/h200/greedy.py host CHECKPOINT OUT.npz     # no GPU: the same bf16 weights
-    python perf/h200/greedy.py cuda CHECKPOINT OUT.npz     # compares, lists every difference
+    python perf/h200/greedy.py save CHECKPOINT FILE        # no GPU: compiles
+    python perf/h200/greedy.py cuda CHECKPOINT OUT.npz [FILE]     # compares, lists every difference
 """
 
 import json
+import pickle
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from host_harness import Harness
 
+from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints import open_checkpoint
 from helios_dod.ignition.cuda.prepare import for_cuda
-from helios_dod.ignition.cuda.weights import dense_checkpoint
+from helios_dod.ignition.cuda.weights import dense_checkpoint, row_major
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.recipes import prepare
 
@@ -29,13 +34,30 @@ CHUNK = 512
 PAGES = 2048
 TOP = 8
 DRAWS = 4096
-SERIES = 4
+SERIES = 8
 
 
 def core(checkpoint: str) -> Any:
     """The checkpoint prepared for the host, with every matrix rounded to bf16."""
     options = Options(lanes=LANES, context=8192, packed=(64, CHUNK))
     return prepare(dense_checkpoint(open_checkpoint(Path(checkpoint))), options)
+
+
+def save(checkpoint: str, path: str) -> None:
+    """Keeps what a checkpoint's core for CUDA has beside its weights."""
+    made = for_cuda(core(checkpoint))
+    Path(path).write_bytes(pickle.dumps(
+        (made.manifest.SerializeToString(), made.contract.SerializeToString())))
+
+
+def compiled(checkpoint: str, path: str) -> Any:
+    """The core that was saved, with its weights."""
+    made, manifest = core(checkpoint), wire.ExecutionManifest()
+    manifest.CopyFrom(made.manifest)
+    weights = row_major(manifest, made.weights)
+    code, serving = pickle.loads(Path(path).read_bytes())
+    return replace(made, manifest=wire.ExecutionManifest.FromString(code),
+                   contract=contract.ServingContract.FromString(serving), weights=weights)
 
 
 def prompts() -> list[list[int]]:
@@ -105,12 +127,12 @@ def compare(known: Any, tokens: np.ndarray) -> None:
           f"at a first difference {worst:.4f}")
 
 
-def cuda(checkpoint: str, path: str) -> None:
+def cuda(checkpoint: str, path: str, *saved: str) -> None:
     """Compares greedy tokens and logits, then checks sampling and containment."""
     from helios_dod.executors.cuda.executor import CudaExecutor
 
     begun = time.monotonic()
-    prepared = for_cuda(core(checkpoint))
+    prepared = compiled(checkpoint, *saved) if saved else for_cuda(core(checkpoint))
     print(f"prepared in {time.monotonic() - begun:.1f} s", flush=True)
     begun = time.monotonic()
     harness = Harness(prepared, CudaExecutor(), slots=LANES, pages=PAGES)
@@ -213,4 +235,4 @@ def contain(harness: Harness) -> None:
 
 
 if __name__ == "__main__":
-    {"host": host, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])
+    {"host": host, "save": save, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])

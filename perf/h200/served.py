@@ -21,8 +21,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
 from embedded import Embedded
 from greedy import TOKENS, compare, prompts
 
+from helios_dod.cores.acceptance import authorize
+from helios_dod.cores.reader import open_core
 from helios_dod.edges import Edge, Submission
 from helios_dod.executors.cuda.driver import driver
+from helios_dod.ignition.prepare_command import DEFAULT_NAMESPACE
 from helios_dod.runtime.devices import plan_for_device
 from helios_dod.runtime.native_model import NativeModel
 from helios_dod.runtime.selection import Options
@@ -56,6 +59,7 @@ def main() -> None:
     """Loads, answers every prompt at once, and compares tokens with the host executor's."""
     begun = time.monotonic()
     known = sys.argv[2:]
+    authorize(open_core(Path(sys.argv[1])), DEFAULT_NAMESPACE)
     made, executor = plan_for_device(Path(sys.argv[1]), Options(), 0, random_weights=not known)
     model = NativeModel.of(made, executor, trust_weights=True)
     print(f"to a loaded engine {time.monotonic() - begun:.2f} s; {model.phases}; "

@@ -4,14 +4,16 @@ buffers: kernels that follow one another overlap, so a kernel alone says little.
     python perf/h200/variants.py save 8b FILE.pickle     # no GPU
     python perf/h200/variants.py run 8b FILE.pickle      # logits against the first variant's, times
 
-A variant: tiles of products of few tokens (warps, depth, blocks; of gated ones), of attention in
-rings (splits, warps, depth), tokens up to which kernels overlap, and to which small ones let the
-next begin early. None: the kernels in Triton.
+A variant: tiles of products of few tokens (warps, depth, blocks), which products take them, and
+blocks that they are split into; of attention in rings (splits, warps, depth); tokens up to which
+kernels overlap, and to which small ones let the next begin early; per cent of a processor's memory
+that the program's kernels ask for as shared. None: the kernels in Triton, and the driver's choice.
+Own: what lowering itself takes.
 """
 
 import pickle
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,51 +38,69 @@ class Variant:
     """Kernels of a decode program."""
 
     few: tuple[int, int, int] | None = None
-    gated: tuple[int, int, int] | None = None
+    uses: str = "all"  # narrow: of few columns, and of the vocabulary; head: only of that
+    blocks: int = 256
     ring: tuple[int, int, int] | None = None
     overlap: int = 16
     early: int = 1
+    shared: int | None = None
+    own: bool = False
 
     def __str__(self) -> str:
-        def text(one: tuple[int, int, int] | None) -> str:
-            return "-" if one is None else ",".join(map(str, one))
+        return ", ".join(f"{name} {value}" for name, value in self.__dict__.items()
+                         if value != getattr(Variant, name)) or "none"
 
-        return (f"few {text(self.few)} gated {text(self.gated)} ring {text(self.ring)} "
-                f"{self.overlap} {self.early}")
+    def takes(self, rows: int, columns: int) -> bool:
+        """Whether a product has the tile of few tokens."""
+        return self.few is not None and (
+            self.uses == "all" or rows >= tiles.MANY_ROWS
+            or (self.uses == "narrow" and columns <= tiles.NARROW))
 
 
-FEW, GATED = (8, 6, 2), (8, 4, 2)
+NONE, OWN = Variant(), Variant(own=True)
+EIGHT, WIDE, FULL = (8, 6, 2), (16, 4, 2), (8, 4, 4)
+SHORT = Variant(FULL, ring=(4, 4, 1), early=16)
 VARIANTS: dict[int, list[Variant]] = {
-    1: [Variant(), Variant(ring=(8, 4, 3)), Variant(ring=(8, 4, 2)), Variant(ring=(8, 8, 2)),
-        Variant(ring=(4, 8, 3)), Variant(FEW, GATED, (8, 4, 3)),
-        Variant((4, 8, 4), (4, 4, 4), (8, 4, 3))],
-    8: [Variant(), Variant(ring=(4, 4, 3)), Variant(FEW, GATED), Variant(FEW, GATED, (4, 4, 3)),
-        Variant(FEW, GATED, (4, 4, 3), early=16), Variant(FEW, GATED, (8, 4, 2), early=16),
-        Variant(FEW, GATED, (2, 8, 3), early=16), Variant(FEW, GATED, (4, 8, 2), early=16),
-        Variant((4, 8, 4), (4, 4, 4), (4, 4, 3), early=16),
-        Variant((8, 4, 2), (8, 3, 2), (4, 4, 3), early=16),
-        Variant((16, 4, 1), (16, 4, 1), (4, 4, 3), early=16),
-        Variant((8, 4, 3), (8, 2, 3), (4, 4, 3), early=16),
-        Variant(FEW, GATED, (4, 4, 3), overlap=0)],
-    64: [Variant(), Variant(ring=(1, 4, 3)), Variant(ring=(1, 4, 2)), Variant(ring=(1, 4, 3)),
-         Variant(ring=(1, 8, 2)), Variant(ring=(2, 4, 2)), Variant(ring=(2, 4, 3)),
-         Variant(ring=(1, 4, 3), overlap=64), Variant(ring=(1, 4, 3), overlap=64, early=64)],
+    8: [NONE, OWN, replace(SHORT, ring=(2, 4, 2), shared=31), replace(SHORT, shared=45),
+        replace(SHORT, ring=(2, 4, 2)), replace(SHORT, ring=(2, 4, 1), shared=29),
+        replace(SHORT, ring=(2, 4, 1)), replace(SHORT, ring=(2, 4, 2), shared=45),
+        replace(SHORT, few=EIGHT), replace(SHORT, few=EIGHT, ring=(2, 4, 2), shared=31),
+        replace(SHORT, blocks=512), replace(SHORT, blocks=512, ring=(2, 4, 2), shared=31),
+        replace(SHORT, few=WIDE), replace(SHORT, few=WIDE, ring=(2, 4, 2), shared=31),
+        replace(SHORT, ring=(2, 8, 1), shared=31), replace(SHORT, ring=None),
+        replace(SHORT, few=(8, 3, 4)), replace(SHORT, few=(4, 4, 8))],
+    1: [NONE, OWN, Variant(EIGHT, "narrow"), Variant(FULL), Variant(FULL, "head"),
+        Variant(FULL, "narrow", ring=(8, 4, 1))],
+    64: [NONE, OWN],
+    16: [NONE, OWN, Variant(ring=(2, 4, 1), early=16), Variant(early=16),
+         Variant((8, 4, 2), ring=(2, 4, 1), early=16)],
+    4: [NONE, OWN, replace(SHORT, ring=None)],
+    2: [NONE, OWN, replace(SHORT, ring=None)],
 }
-ALONE = (0, 3)  # variants whose kernels are timed alone too
+LONG, HOST_STEPS = 300, 150  # steps of what is landed and of NONE; of a host's time
+ALONE = {8: (1,)}  # whose kernels are timed alone
+CHOICES = ("few_tile", "ring_tile")
+LANDED: dict[str, Any] = {name: getattr(lowering, name) for name in CHOICES}
 
 
 def apply(variant: Variant) -> None:
     """Makes lowering use a variant."""
-    def few(columns: int, tokens: int, gated: bool) -> tiles.FewTile | None:
-        chosen = variant.gated if gated else variant.few
-        return None if chosen is None or tokens > 16 else tiles.FewTile(*chosen)
+    def few(rows: int, columns: int, tokens: int, split: bool) -> Any:
+        if tokens > 16 or not variant.takes(rows, columns):
+            return None
+        chosen = tiles.FewTile(*variant.few or ())
+        splits = tiles.few_splits(rows, columns, chosen.warps, variant.blocks) if split else 1
+        return replace(chosen, splits=splits)
 
     def ring(*_: int) -> tiles.RingTile | None:
         return None if variant.ring is None else tiles.RingTile(*variant.ring)
 
     changed: Any = lowering
-    changed.few_tile, changed.ring_tile = few, ring
-    nodes.OVERLAP_TOKENS, nodes.EARLY_TOKENS = variant.overlap, variant.early
+    changed.few_tile, changed.ring_tile = LANDED.values() if variant.own else (few, ring)
+    own = variant.own
+    nodes.OVERLAP_TOKENS = tiles.OVERLAP_TOKENS if own else variant.overlap
+    nodes.OVERLAP_LANES = tiles.OVERLAP_LANES if own else variant.overlap
+    nodes.EARLY_TOKENS = tiles.EARLY_TOKENS if own else variant.early
 
 
 def save(shape: str, path: str) -> None:
@@ -155,9 +175,46 @@ def logits_of(harness: Harness, name: str, batch: int) -> np.ndarray:
     return harness.logits(batch)
 
 
+def ask_for(harness: Harness, program: int, share: int | None) -> None:
+    """Builds a program's graphs again, with kernels that ask for a share of shared memory."""
+    from helios_dod.executors.cuda import graphs
+    from helios_dod.executors.cuda.driver import call, driver
+
+    executor, manifest, made = harness.executor, harness.manifest, graphs._kernel
+    body = manifest.cuda_bodies[manifest.programs[program].cuda_body]
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    for node in body.nodes:
+        if node.HasField("kernel"):
+            call("cuFuncSetAttribute", executor._code.function(node.kernel), attribute,
+                 -1 if share is None else share)
+
+    def asking(*arguments: Any) -> Any:
+        node, value = made(*arguments), driver.CUkernelNodeAttrValue()
+        value.sharedMemCarveout = share
+        call("cuGraphKernelNodeSetAttribute", node, driver.CUkernelNodeAttrID
+             .CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, value)
+        return node
+
+    changed: Any = graphs
+    changed._kernel = made if share is None else asking
+    for frame in range(2):
+        executor.graphs[frame, program].close()
+        executor.graphs[frame, program] = graphs.Graph(
+            executor.device, executor._code, executor.memory, body, frame)
+    changed._kernel = made
+
+
+def host_time(harness: Harness, shape: str, batch: int, program: int) -> None:
+    """Prints what submit and poll add to the same graphs launched back to back."""
+    measure.STEPS = HOST_STEPS
+    alone, whole = (float(np.median(times(harness, program))) for times in (
+        measure.back_to_back, measure.stepped))
+    print(f"{shape} {batch}: host {1e3 * (whole - alone):.2f} us a step", flush=True)
+
+
 def run(shape: str, path: str) -> None:
     """Times every variant."""
-    measure.STEPS, measure.REPETITIONS = 80, 3
+    measure.REPETITIONS = 3
     harness = loaded(path)
     names = [program.name for program in harness.manifest.programs]
     for batch, variants in VARIANTS.items():
@@ -167,10 +224,15 @@ def run(shape: str, path: str) -> None:
             known = found if known is None else known
             spread = np.sqrt(((found - known) ** 2).mean(axis=1) / (known**2).mean(axis=1))
             program = names.index(f"decode.{batch}.{number}")
+            ask_for(harness, program, variant.shared)
+            measure.STEPS = LONG if variant in (NONE, OWN) else 80
             times = measure.back_to_back(harness, program)
             print(f"{shape} {batch} {variant}: {np.median(times):.4f} ({min(times):.4f}-"
                   f"{max(times):.4f}) ms, off {spread.max():.4f}", flush=True)
-        for number in ALONE:
+        if batch in (1, 64):
+            host_time(harness, shape, batch, names.index(f"decode.{batch}.1"))
+        for number in ALONE.get(batch, ()):
+            ask_for(harness, names.index(f"decode.{batch}.{number}"), variants[number].shared)
             print(f"    alone: {variants[number]}")
             measure.profile(harness, names.index(f"decode.{batch}.{number}"))
     harness.close()
