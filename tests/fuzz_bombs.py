@@ -58,8 +58,8 @@ def body_unfolds(honest, files, body, rng):
 def manifest_unfolds(honest, files, body, rng):
     data = honest.frames["execution_manifest"]
     if rng.random() < 0.3:  # beside code that does not compress
-        data += field(wire.ExecutionManifest.DESCRIPTOR.fields_by_name["modules"].number,
-                      field(1, b"code") + field(2, rng.randbytes(rng.choice((1, 100_000)))))
+        code = wire.CudaModule(name="code", cubin=rng.randbytes(rng.choice((1, 340_000))))
+        data += wire.ExecutionManifest(modules=[code]).SerializeToString()
     honest.put(files, body, "execution_manifest",
                data + unfolding(wire.ExecutionManifest.DESCRIPTOR, rng))
 

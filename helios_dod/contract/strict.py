@@ -4,6 +4,7 @@ protobuf keeps them silently; an engine that did so too would serve half of what
 Before that, bytes are counted: two of them can be a message that takes hundreds in memory.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -210,27 +211,40 @@ def _plan(descriptor: Descriptor) -> _Plan:
 
 
 def check_known(message: Message, name: str) -> None:
-    """Walks a whole message. `name` starts the paths of errors: `name.graphs[3].operation`."""
-    _check_fields(message, name)
-    waiting: list[tuple[Message, str]] = [(message, name)]
-    while waiting:
-        current, path = waiting.pop()
-        plan = _plan(current.DESCRIPTOR)
-        for field, repeated, numbers, chosen in plan.enums:
-            if chosen and not current.HasField(field):
-                continue
-            value = getattr(current, field)
-            if not repeated and value in numbers:
-                continue
-            for number in value if repeated else (value,):
-                if number not in numbers:
-                    raise ContractError(f"{path}.{field}", _names(current, field), number)
-        for field, repeated in plan.parts:
-            if repeated:
-                for i, part in enumerate(getattr(current, field)):
-                    waiting.append((part, f"{path}.{field}[{i}]"))
-            elif current.HasField(field):
-                waiting.append((getattr(current, field), f"{path}.{field}"))
+    """Walks a whole message. `name` starts the paths of errors: `name.graphs[3].operation`.
+
+    Parts are made for Python one after another, not all at once: there may be 400,000 of them."""
+    _check_enums(message, name)
+    open_parts = [_parts_with_enums(message, name)]
+    while open_parts:
+        found = next(open_parts[-1], None)
+        if found is None:
+            open_parts.pop()
+            continue
+        _check_enums(*found)
+        open_parts.append(_parts_with_enums(*found))
+    _check_fields(message, name)  # last, since it takes a copy
+
+
+def _check_enums(message: Message, path: str) -> None:
+    for field, repeated, numbers, chosen in _plan(message.DESCRIPTOR).enums:
+        if chosen and not message.HasField(field):
+            continue
+        value = getattr(message, field)
+        if not repeated and value in numbers:
+            continue
+        for number in value if repeated else (value,):
+            if number not in numbers:
+                raise ContractError(f"{path}.{field}", _names(message, field), number)
+
+
+def _parts_with_enums(message: Message, path: str) -> Iterator[tuple[Message, str]]:
+    for field, repeated in _plan(message.DESCRIPTOR).parts:
+        if repeated:
+            for i, part in enumerate(getattr(message, field)):
+                yield part, f"{path}.{field}[{i}]"
+        elif message.HasField(field):
+            yield getattr(message, field), f"{path}.{field}"
 
 
 def _names(message: Message, field: str) -> str:
