@@ -240,7 +240,8 @@ def upload_rate(gibibytes: int) -> None:
     """GB/s of weights from a mapped file, with each count of threads."""
     with tempfile.NamedTemporaryFile() as file:
         block = np.random.default_rng(0).integers(0, 256, 1 << 26, dtype=np.uint8)
-        for _ in range(gibibytes << 4):
+        for number in range(gibibytes << 4):
+            block[:8] = number % 256
             file.write(block)
         file.flush()
         data = np.asarray(np.memmap(file.name, np.uint8, "r"))
@@ -266,7 +267,9 @@ def timed_uploads(data: np.ndarray) -> None:
         print(f"upload, {kibibytes} KiB, {threads} threads: {rates.max():.1f} GB/s best, "
               f"{np.median(rates):.1f} median, {rates.min():.1f} worst", flush=True)
     back = np.empty(1 << 24, np.uint8)
-    for start in (0, data.nbytes // 3, data.nbytes - back.nbytes):
+    call("cuMemsetD8", address, 0, data.nbytes)
+    uploads.upload(device, data, address)
+    for start in range(0, data.nbytes - back.nbytes + 1, data.nbytes // 16):
         call("cuMemcpyDtoH", back.ctypes.data, address + start, back.nbytes)
         assert np.array_equal(back, data[start : start + back.nbytes]), "uploaded bytes differ"
     pinned = int(call("cuMemHostAlloc", 1 << 30, 1))
