@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from streaming import Served
+from helios_dod.perf.served import Served
 
 HEAD = "POST %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
 OBSERVED = {"return_token_ids": True}

@@ -17,7 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from streaming import Served
+
+from helios_dod.perf.served import Served
 
 TOKENS = 60
 SHARE = 0.8  # of what the server can finish, without pressure

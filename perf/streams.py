@@ -19,7 +19,8 @@ import sys
 import time
 
 from overload import descriptors, resident
-from streaming import Served
+
+from helios_dod.perf.served import Served
 
 SEEDS = 8
 PREFIX = b'"content":"'

@@ -11,19 +11,21 @@ from helios_dod.errors import UserError
 from helios_dod.executors.costs import (
     FEATURES,
     OPERATIONS,
+    SCALED_MAX,
     TABLE_SHAPE,
     Costs,
     FixedCost,
     count_features,
     program_ns,
     read_costs,
+    unscaled,
 )
 from helios_dod.perf.__main__ import main as perf
 from helios_dod.perf.fit import fit, least_squares
 from helios_dod.perf.validate import compare, figures
 from helios_dod.recording import Recorder
 from helios_dod.simulation.machine import Machine
-from helios_dod.simulation.observed import observe_file, prefixes
+from helios_dod.simulation.observed import Steps, observe_file, prefixes
 from helios_dod.simulation.study import Study
 from helios_dod.simulation.traces import drawn_trace, make_trace
 from helios_dod.terms import OP_DECODE, OP_MIXED, OP_PREFILL
@@ -90,14 +92,22 @@ def test_the_larger_side_counts():
     table, features = np.zeros(TABLE_SHAPE, np.int64), np.zeros(len(FEATURES), np.int64)
     table[OP_DECODE, 0, 0], table[OP_DECODE, 1, 2] = 5_000_000, 1_000_000
     packed = int(study.world[0]["frames"]["packed_count"][frame])
-    assert program_ns(study.world, frame, OP_DECODE, table, features) == max(5000, 1000 * packed)
+    scale = unscaled()
+    most = max(5000, 1000 * packed)
+    assert program_ns(study.world, frame, OP_DECODE, (table, scale), features) == most
+    assert packed <= SCALED_MAX
+    scale[OP_DECODE, packed] = 1500
+    assert program_ns(study.world, frame, OP_DECODE, (table, scale), features) == most * 3 // 2
 
 
 def test_costs_go_through_files(tmp_path):
     path = tmp_path / "costs"
-    path.write_text(json.dumps(TRUE.plain()))
+    scale = unscaled()
+    scale[OP_DECODE, 3], scale[OP_MIXED, SCALED_MAX] = 1400, 990
+    path.write_text(json.dumps(replace(TRUE, scale=scale).plain()))
     back = read_costs(path)
     assert (back.table == TRUE.table).all() and back.host_ns == TRUE.host_ns
+    assert (back.scale == scale).all()
 
 
 @pytest.mark.parametrize("value,words", [
@@ -106,6 +116,9 @@ def test_costs_go_through_files(tmp_path):
     ({"format": 1, "operations": {"decode": {"time": {}}}}, "got time"),
     ({"format": 1, "operations": {"decode": {"bytes": {"weather": 1}}}}, "got weather"),
     ({"format": 1, "operations": {"decode": {"bytes": {"lanes": -1}}}}, "decode.bytes.lanes"),
+    ({"format": 1, "operations": {"decode": {"thousandths": {"17": 1}}}}, "got 17"),
+    ({"format": 1, "operations": {"decode": {"thousandths": {"3": 2_000_000}}}},
+     "decode.thousandths.3: expected a whole number from 0 to 1000000"),
     ({"format": 1, "host_ns": 1.5, "operations": {}}, "host_ns"),
 ])
 def test_bad_costs_are_named(tmp_path, value, words):
@@ -154,6 +167,20 @@ def test_fitting_recovers_what_was_true(recorded):
     other = figures(Study(replace(seen.machine, cost=FixedCost(3_000_000, 0)), seen.trace).run())
     assert not all(row["within_bar"] for row in compare(
         np.array([figures(seen.outcome)]), np.array([other]))), "other costs are noticed"
+
+
+def test_fitting_sees_what_few_rows_take():
+    """Three lanes take longer than four, as on the host: no sum of features follows that."""
+    rng = np.random.default_rng(2)
+    lanes = rng.integers(1, 25, 600)
+    features = np.stack([np.ones(600, int), lanes, lanes, lanes, 100 * lanes, 100 * lanes], axis=1)
+    wanted = (9_000_000 + 2_000_000 * lanes) * np.where(lanes == 3, 1.5, 1.0)
+    steps = Steps(np.full(600, OP_DECODE), features, wanted.astype(np.int64), np.zeros(600, bool))
+    costs, report = fit(steps)
+    assert report["operations"]["decode"]["off_p90"] < 0.01
+    ratio = costs.scale[OP_DECODE, 3] / costs.scale[OP_DECODE, 4]
+    assert ratio == pytest.approx(1.5, rel=0.01)
+    assert (costs.scale[OP_MIXED] == 1000).all()
 
 
 def test_too_few_programs_are_refused(recorded):

@@ -1,8 +1,10 @@
 """The load client against a live server over the engine's test double, and against none."""
 
+import http.server
 import json
 import socket
 import sys
+import threading
 
 import httpx
 import pytest
@@ -39,9 +41,39 @@ def test_a_load_is_measured(server, capsys, monkeypatch, arguments):
     for part in result["runs"]:
         assert part["requests"] == 24 and part["failed"] == 0
         assert part["output_tokens"] == 24 * 12, "as the server counts them"
+        assert part["counted_by_chunks"] == 0
         assert part["prompt_tokens"] > 24 * 30
         assert 0 < part["ttft_ms"]["p50"] <= part["latency_ms"]["p50"]
         assert part["met"] == 1
+
+
+class Plain(http.server.BaseHTTPRequestHandler):
+    """A server that streams three pieces and reports no usage."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        for delta in ({"role": "assistant"}, {"content": "a"}, {"content": "b"}, {"content": "c"}):
+            self.send({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        self.send({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+
+    def send(self, event):
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+    def log_message(self, *words):
+        """Nothing."""
+
+
+def test_chunks_count_where_a_server_reports_no_usage(capsys, monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plain) as plain:
+        threading.Thread(target=plain.serve_forever, daemon=True).start()
+        status, result = perf(
+            capsys, monkeypatch, "serve", "--url", f"http://127.0.0.1:{plain.server_port}",
+            "--model", "any", "--requests", 4, "--concurrency", 2, "--warm-up", 0)
+        plain.shutdown()
+    (part,) = result["runs"]
+    assert status == 0 and part["counted_by_chunks"] == 4 and part["output_tokens"] == 12
 
 
 def test_failures_are_counted_and_named(server, capsys, monkeypatch):

@@ -6,7 +6,7 @@ Coefficients are integers, picoseconds of each feature, so that a cost is the sa
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,17 @@ from helios_dod.system import kernel
 # lanes read (their own included), and pairs of a token and one that it sees.
 FEATURES = ("program", "lanes", "packed", "sampled", "history", "pairs")
 SIDES = ("bytes", "operations")
+SCALE = "thousandths"  # in files
 OPERATIONS = {name[3:].lower(): value for name, value in vars(terms).items()
               if name.startswith("OP_")}
 TABLE_SHAPE = (max(OPERATIONS.values()) + 1, len(SIDES), len(FEATURES))
 PS = 1000  # picoseconds of a nanosecond
+# Few tokens take what their number of rows takes, which no sum of features follows: a sum is scaled
+# by thousandths, for each operation and so many packed tokens.
+SCALED_MAX = 16
+SCALE_SHAPE = (TABLE_SHAPE[0], SCALED_MAX + 1)
+WHOLE = 1000
+SCALE_MAX = 1000 * WHOLE
 FORMAT = 1
 
 
@@ -43,9 +50,10 @@ def count_features(world, frame, out):
 
 
 @kernel
-def program_ns(world, frame, operation, table, features):
-    """Nanoseconds of a submitted frame: the larger side of table[operation]. features: int64 [6],
-    overwritten."""
+def program_ns(world, frame, operation, costs, features):
+    """Nanoseconds of a submitted frame: the larger side of table[operation], scaled. costs: table
+    and scale as in `Costs`. features: int64 [6], overwritten."""
+    table, scale = costs
     count_features(world, frame, features)
     most = 0
     for side in range(table.shape[1]):
@@ -53,24 +61,42 @@ def program_ns(world, frame, operation, table, features):
         for i in range(features.shape[0]):
             total += table[operation, side, i] * features[i]
         most = max(most, total)
+    packed = world[0].frames.packed_count[frame]
+    if packed < scale.shape[1]:
+        most = most // WHOLE * scale[operation, packed]
     return most // PS
+
+
+def unscaled() -> np.ndarray:
+    """A scale that changes nothing."""
+    return np.full(SCALE_SHAPE, WHOLE, np.int64)
 
 
 @dataclass(frozen=True)
 class Costs:
     """table: int64 [operation, side, feature], picoseconds, not negative. host_ns: between a tick
-    and the start of what it launched on an idle device."""
+    and the start of what it launched on an idle device. scale: int64 [operation, packed tokens],
+    thousandths of what the table says."""
 
     table: np.ndarray
     host_ns: int = 0
+    scale: np.ndarray = field(default_factory=unscaled)
 
     def __post_init__(self) -> None:
         if self.table.shape != TABLE_SHAPE or self.table.dtype != np.int64:
             raise UserError(f"costs.table: expected int64 of shape {TABLE_SHAPE}, got "
                             f"{self.table.dtype} of {self.table.shape}")
-        if (self.table < 0).any() or self.host_ns < 0:
-            raise UserError("costs: expected nothing negative, got "
-                            f"{min(int(self.table.min()), self.host_ns)}")
+        if self.scale.shape != SCALE_SHAPE or self.scale.dtype != np.int64:
+            raise UserError(f"costs.scale: expected int64 of shape {SCALE_SHAPE}, got "
+                            f"{self.scale.dtype} of {self.scale.shape}")
+        least = min(int(self.table.min()), int(self.scale.min()), self.host_ns)
+        if least < 0:
+            raise UserError(f"costs: expected nothing negative, got {least}")
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `program_ns` takes them."""
+        return self.table, self.scale
 
     def plain(self) -> dict[str, Any]:
         """As JSON values; what costs nothing is left out."""
@@ -79,6 +105,9 @@ class Costs:
             sides = {side: {feature: int(value) for feature, value in zip(
                 FEATURES, self.table[row, at], strict=True) if value}
                 for at, side in enumerate(SIDES) if self.table[row, at].any()}
+            if (self.scale[row] != WHOLE).any():
+                sides[SCALE] = {str(packed): int(value) for packed, value in enumerate(
+                    self.scale[row]) if value != WHOLE}
             if sides:
                 operations[name] = sides
         return {"format": FORMAT, "unit": "picoseconds", "host_ns": self.host_ns,
@@ -95,12 +124,12 @@ class FixedCost:
     host_ns: int = 0
 
     @cached_property
-    def table(self) -> np.ndarray:
-        """As `Costs.table`."""
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `Costs.arrays`."""
         table = np.zeros(TABLE_SHAPE, np.int64)
         table[:, 0, FEATURES.index("program")] = self.program_ns * PS
         table[:, 0, FEATURES.index("packed")] = self.packed_ns * PS
-        return table
+        return table, unscaled()
 
 
 def read_costs(path: Path) -> Costs:
@@ -114,17 +143,24 @@ def read_costs(path: Path) -> Costs:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise UserError(f"{path}: format: expected {FORMAT}, got "
                         f"{value.get('format') if isinstance(value, dict) else value!r}")
-    table = np.zeros(TABLE_SHAPE, np.int64)
+    table, scale = np.zeros(TABLE_SHAPE, np.int64), unscaled()
+    counts = tuple(str(packed) for packed in range(1, SCALED_MAX + 1))
     for name in _part(path, value, "operations"):
         if name not in OPERATIONS:
             raise UserError(f"{path}: operations: expected one of {', '.join(OPERATIONS)}, got "
                             f"{name}")
-        for side in _part(path, value["operations"], name, SIDES):
+        for side in _part(path, value["operations"], name, (*SIDES, SCALE)):
+            if side == SCALE:
+                for packed, number in _part(
+                        path, value["operations"][name], SCALE, counts).items():
+                    scale[OPERATIONS[name], int(packed)] = _number(
+                        path, f"operations.{name}.{SCALE}.{packed}", number, SCALE_MAX)
+                continue
             features = _part(path, value["operations"][name], side, FEATURES)
             for feature, number in features.items():
                 table[OPERATIONS[name], SIDES.index(side), FEATURES.index(feature)] = _number(
                     path, f"operations.{name}.{side}.{feature}", number)
-    return Costs(table, _number(path, "host_ns", value.get("host_ns", 0)))
+    return Costs(table, _number(path, "host_ns", value.get("host_ns", 0)), scale)
 
 
 def _part(path: Path, value: Mapping[str, Any], name: str,
@@ -138,7 +174,7 @@ def _part(path: Path, value: Mapping[str, Any], name: str,
     return part
 
 
-def _number(path: Path, name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
-        raise UserError(f"{path}: {name}: expected a whole number of at least 0, got {value!r}")
+def _number(path: Path, name: str, value: object, most: int = (1 << 53) - 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise UserError(f"{path}: {name}: expected a whole number from 0 to {most}, got {value!r}")
     return value

@@ -149,7 +149,7 @@ class SimulatedExecutor:
         """When the program ends."""
         return int(take_off(
             self.world, self.flight, self.clock(), self.cost.host_ns, frame, program, sequence,
-            self.operations[program], self.cost.table, self.features))
+            self.operations[program], self.cost.arrays, self.features))
 
     def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
         """Shadow contents of the tiers."""

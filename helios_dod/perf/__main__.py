@@ -8,6 +8,7 @@ from pathlib import Path
 from helios_dod.errors import UserError
 from helios_dod.perf import (
     bench,
+    cancel,
     compare,
     fit,
     kernels,
@@ -16,6 +17,8 @@ from helios_dod.perf import (
     roofline,
     serve,
     simulate,
+    start,
+    streaming,
     validate,
 )
 from helios_dod.perf.machine import machine
@@ -144,10 +147,10 @@ def lane_list(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m helios_dod.perf", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    made = argparse.ArgumentParser(prog="python -m helios_dod.perf", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
     command = commands.add_parser("tick", help="host cost of a tick and of each system")
     command.add_argument("--lanes", type=lane_list, default=[1, 32, 256],
                          help="decoding lanes, comma-separated (default 1,32,256)")
@@ -203,12 +206,20 @@ def main() -> int:
                             (kernels, "recorded programs against their floors"),
                             (bench, "figures beside their budgets"),
                             (report, "recordings and results as a page of plots"),
+                            (start, "a server's time to listening and to ready"),
+                            (streaming, "what a streamed token costs the HTTP workers"),
+                            (cancel, "ticks from a cancel to free pages"),
                             (serve, "a load on a server, ours or another"),
                             (compare, "two results side by side")):
         command = commands.add_parser(module.__name__.rpartition(".")[2], help=summary)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    options = parser.parse_args()
+    return made
+
+
+def main() -> int:
+    """Runs one command."""
+    options = parser().parse_args()
     try:
         return options.run(options)
     except UserError as error:

@@ -1,6 +1,7 @@
-"""`python -m helios_dod.perf bench`: what has a budget and needs no core, beside its budget.
+"""`python -m helios_dod.perf bench`: what has a budget and needs no GPU, beside its budget.
 
-Each figure comes from a process of its own, as its command prints it.
+Each figure comes from a process of its own, as its command prints it; those of a core are the
+demo's. Budgets of an H200 are in perf/h200/.
 """
 
 import argparse
@@ -12,6 +13,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from helios_dod.cores.demo import demo_core
+from helios_dod.errors import UserError
+from helios_dod.perf.compare import read
 from helios_dod.perf.machine import machine
 from helios_dod.progress import Progress
 
@@ -36,6 +40,11 @@ TICK = ("tick", "--lanes", "256,1024")
 SIMULATE = ("simulate", "--lanes", "256", "--step-ms", "8", "--repeats", "3")
 PREFIX = ("prefix", "--pages", "4096")
 MASKS = ("masks", "--streams", "8")
+CORE = "CORE"  # stands for the path of the demo's, which is there before anything is measured
+START = ("start", CORE, "--repeats", "3")
+STREAMING = ("streaming", CORE, "--seconds", "8")
+LOAD = ("load", CORE, "--repeats", "3")
+CANCEL = ("cancel",)
 BUDGETS = (
     Budget("tick, 256 lanes", TICK, ("results", 0, "tick", "median_us"), "us", 50),
     Budget("tick, 1,024 lanes", TICK, ("results", 1, "tick", "median_us"), "us", 200),
@@ -46,6 +55,10 @@ BUDGETS = (
     Budget("matching 32,768 cached tokens", PREFIX, ("results", 0, "repeated", "median_us"), "us",
            60),
     Budget("mask and advance, 8 answers", MASKS, ("median_us",), "us", 25),
+    Budget("cancel to pages free, after its fence", CANCEL, ("ticks_most",), "ticks", 1),
+    Budget("streamed token, HTTP workers", STREAMING, ("us_per_token",), "us", 12),
+    Budget("serve to listening, caches warm", START, ("listening_s", "median"), "s", 1),
+    Budget("program part of a load, cold", LOAD, ("cold_ms", "program"), "ms", 200),
 )
 
 
@@ -57,9 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(command: tuple[str, ...]) -> Any:
-    """What a perf command prints as JSON. Raises CalledProcessError."""
-    done = subprocess.run([sys.executable, "-m", "helios_dod.perf", *command, "--json"], check=True,
-                          stdout=subprocess.PIPE, text=True)
+    """What a perf command prints as JSON. Raises UserError where it fails."""
+    words = [str(demo_core()) if word == CORE else word for word in command]
+    done = subprocess.run([sys.executable, "-m", "helios_dod.perf", *words, "--json"],
+                          stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"perf {' '.join(command)}: ended with {done.returncode}")
     return json.loads(done.stdout)
 
 
@@ -71,8 +87,11 @@ def figure(result: Any, path: tuple[str | int, ...]) -> float:
 def run(options: argparse.Namespace) -> int:
     """1 if a figure is outside its budget."""
     chosen = [budget for budget in BUDGETS if options.only in budget.name]
+    if not chosen:
+        raise UserError(f"--only: expected a part of a budget's name, got {options.only!r}; there "
+                        f"are: {', '.join(budget.name for budget in BUDGETS)}")
     commands = list(dict.fromkeys(budget.command for budget in chosen))
-    before = json.loads(options.baseline.read_text())["figures"] if options.baseline else {}
+    before = read(options.baseline).get("figures", {}) if options.baseline else {}
     results = {}
     with Progress("measuring", len(commands), "commands") as progress:
         for command in commands:
@@ -86,6 +105,6 @@ def run(options: argparse.Namespace) -> int:
             value, sign = figures[budget.name], ">=" if budget.least else "<="
             old = before.get(budget.name)
             more = f"; {value / old:.2f} of the baseline's {old:g}" if old else ""
-            print(f"{budget.name:34} {value:9.2f} {budget.unit:2}  {sign} {budget.bound:g} "
+            print(f"{budget.name:38} {value:9.2f} {budget.unit:5}  {sign} {budget.bound:g} "
                   f"{'met' if budget.met(value) else 'MISSED'}{more}")
     return int(not all(budget.met(figures[budget.name]) for budget in chosen))

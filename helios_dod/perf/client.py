@@ -46,6 +46,7 @@ class Answer:
     chunk_ns: list[int] = field(default_factory=list)  # arrival of each chunk with output
     prompt_tokens: int = 0
     output_tokens: int = 0
+    by_chunks: bool = False  # the server reports no usage, so output_tokens counts chunks
     status: int = 0
     error: str = ""
     finish: str = ""
@@ -139,6 +140,8 @@ async def ask(target: Target, messages: list[dict[str, str]], output_tokens: int
         connection.close()
     if not answer.error and not answer.finish:
         answer.error = "the stream ended without a finish reason"
+    if not answer.output_tokens:
+        answer.output_tokens, answer.by_chunks = len(answer.chunk_ns), bool(answer.chunk_ns)
     return answer
 
 

@@ -3,19 +3,31 @@
 Each operation's duration is a sum of its features (costs.FEATURES) with coefficients that are not
 negative; programs that the device waited for also take the host's time. Relative errors count, and
 those beyond a quarter only linearly, so that a disturbed step does not bend the rest; then each
-operation is scaled to the sum of what was measured, which such steps are a part of.
+operation is scaled to the sum of what was measured, which such steps are a part of. So are programs
+of few tokens, for each number of them: how many rows a product has is felt in steps there.
 """
 
 import argparse
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from helios_dod.errors import UserError
-from helios_dod.executors.costs import FEATURES, OPERATIONS, PS, TABLE_SHAPE, Costs
+from helios_dod.executors.costs import (
+    FEATURES,
+    OPERATIONS,
+    PS,
+    SCALE,
+    SCALED_MAX,
+    TABLE_SHAPE,
+    WHOLE,
+    Costs,
+    unscaled,
+)
 from helios_dod.perf.machine import machine
 from helios_dod.simulation.observed import Steps, observe_file
 from helios_dod.simulation.roofline import WITHOUT_MODEL
@@ -116,14 +128,23 @@ def fit(steps: Steps) -> tuple[Costs, dict[str, Any]]:
         spent = np.maximum(wanted - found[0] * kept.idle, 0)[own].sum()
         found[part] *= spent / max(float((kept.features[own] @ found[part]).sum()), 1.0)
         table[row, 0] = np.rint(found[part] * PS)
-    off = np.abs(matrix @ found / wanted - 1)
+    expected, scale = matrix @ found, unscaled()
+    packed = kept.features[:, FEATURES.index("packed")]
+    for row, count in product(known, range(1, SCALED_MAX + 1)):
+        own = (kept.operation == row) & (packed == count)
+        if own.sum() >= SAMPLES_MIN:
+            host = found[0] * kept.idle[own]
+            share = np.maximum(wanted[own] - host, 0).sum() / (expected[own] - host).sum()
+            scale[row, count] = round(WHOLE * share)
+            expected[own] = (expected[own] - host) * share + host
+    off = np.abs(expected / wanted - 1)
     report = {name: {
         "samples": int((kept.operation == row).sum()),
         "median_ms": round(float(np.median(wanted[kept.operation == row])) / 1e6, 4),
         "off_median": round(float(np.median(off[kept.operation == row])), 4),
         "off_p90": round(float(np.percentile(off[kept.operation == row], 90)), 4)}
         for name, row in OPERATIONS.items() if row in known}
-    return Costs(table, round(found[0])), {
+    return Costs(table, round(found[0]), scale), {
         "operations": report, "pooled": [name for name, row in OPERATIONS.items()
                                          if row not in known]}
 
@@ -146,6 +167,9 @@ def run(options: argparse.Namespace) -> int:
     for name, part in report["operations"].items():
         features = plain["operations"].get(name, {}).get("bytes", {})
         terms = ", ".join(f"{value / 1e6:g} us a {key}" for key, value in features.items())
+        scaled = plain["operations"].get(name, {}).get(SCALE, {})
+        terms += "".join(f"; {value / WHOLE:g} of it for {count}"
+                         for count, value in scaled.items())
         print(f"{name}: {part['samples']} programs, median {part['median_ms']:g} ms, off by "
               f"{part['off_median']:.1%} (p90 {part['off_p90']:.1%}): {terms}")
     print(f"operations that were not seen take the coefficients of those like them: "

@@ -14,7 +14,7 @@ from helios_dod.executors.costs import FEATURES, OPERATIONS, PS, SIDES, Costs
 from helios_dod.perf.fit import joined
 from helios_dod.perf.machine import machine
 from helios_dod.simulation.observed import Steps, observe_file
-from helios_dod.simulation.roofline import Device, roofline, work_of
+from helios_dod.simulation.roofline import Device, Work, roofline, work_of
 
 LANES, PACKED = FEATURES.index("lanes"), FEATURES.index("packed")
 SAMPLES_MIN = 5  # of a row that is shown
@@ -30,23 +30,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="one JSON object on standard output")
 
 
-def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+def add_device_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """A declared machine."""
     add = parser.add_argument
-    add("--bandwidth-gb", type=float, required=True, help="bytes it reads, 10^9 a second")
-    add("--teraflops", type=float, required=True, help="operations it does, 10^12 a second")
+    add("--bandwidth-gb", type=float, required=required, help="bytes it reads, 10^9 a second")
+    add("--teraflops", type=float, required=required, help="operations it does, 10^12 a second")
     add("--overhead-us", type=float, default=0.0, help="of each program (default %(default)s)")
     add("--efficiency", type=float, default=1.0,
         help="share of both rates that counts (default %(default)s)")
 
 
+def work_in(path: Path) -> Work:
+    """Of the core at a path. Raises UserError, CoreError."""
+    core = open_core(path)
+    manifest = core.manifest()
+    return work_of(manifest, decode(core.serving, manifest))
+
+
+def device_of(options: argparse.Namespace) -> Device:
+    """The declared machine. Raises UserError."""
+    return Device(options.bandwidth_gb * 1e9, options.teraflops * 1e12,
+                  round(options.overhead_us * 1e3), options.efficiency)
+
+
 def costs_of(options: argparse.Namespace) -> Costs:
     """The roofline of options.core on the declared machine. Raises UserError, CoreError."""
-    core = open_core(options.core)
-    manifest = core.manifest()
-    return roofline(work_of(manifest, decode(core.serving, manifest)), Device(
-        options.bandwidth_gb * 1e9, options.teraflops * 1e12, round(options.overhead_us * 1e3),
-        options.efficiency))
+    return roofline(work_in(options.core), device_of(options))
 
 
 def against(steps: Steps, costs: Costs) -> list[dict[str, Any]]:

@@ -32,7 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, help="the recording")
     add("--threads", type=int, default=0, help="executor threads (0: processors)")
     add("--max-active", type=int, help="requests that run at once (default: the core's)")
+    add("--warm-up", type=int, default=16,
+        help="requests of the trace that run before, by other prompts: a process is slower at "
+             "first (default %(default)s)")
     add_trace_arguments(parser)
+
+
+WARM_STREAMS = 2  # of the warm-up
 
 
 class Driver:
@@ -91,6 +97,10 @@ def run(options: argparse.Namespace) -> int:
                              options.threads)
     with contextlib.closing(engine):
         engine.warm()
+        if options.warm_up:
+            before = trace.first(options.warm_up)
+            with Progress("warming up", len(before), "requests") as progress:
+                Driver(engine, before, WARM_STREAMS, options.seed + 1).run(progress)
         engine.recorder = Recorder(engine.world, made.selection.limits.name)
         driver = Driver(engine, trace, options.concurrency, options.seed)
         with Progress("recording", len(trace), "requests") as progress:

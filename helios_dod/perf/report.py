@@ -1,5 +1,5 @@
 """`python -m helios_dod.perf report`: flight recordings and results of `perf serve` as a page of
-plots, in one file."""
+plots, in one file: latencies, programs in time and under their roofline, throughput over load."""
 
 import argparse
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import FEATURES, OPERATIONS
 from helios_dod.perf.compare import read
+from helios_dod.perf.kernels import add_device_arguments, against, device_of, work_in
 from helios_dod.perf.machine import machine
 from helios_dod.perf.simulate import summary
 from helios_dod.simulation.charts import (
@@ -23,6 +24,7 @@ from helios_dod.simulation.charts import (
     timeline,
 )
 from helios_dod.simulation.observed import Observation, Steps, observe_file
+from helios_dod.simulation.roofline import WITHOUT_MODEL, Device, Work, roofline
 from helios_dod.simulation.study import Outcome
 
 SHOWN_STEPS = 24  # of the timeline
@@ -36,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `helios serve --record` or `perf record` wrote")
     add("--results", nargs="+", type=Path, default=[],
         help="what `perf serve --json` printed, at one offered load each")
+    add("--core", type=Path,
+        help="the core that was recorded: its programs are drawn under their roofline, with "
+             "--bandwidth-gb and --teraflops")
+    add_device_arguments(parser, required=False)
     add("--out", type=Path, required=True, help="the page")
 
 
@@ -90,6 +96,46 @@ def step_charts(steps: Steps) -> str:
             f'{timeline(f"{len(bars)} programs one after the other", bars, "ms", kinds)}</div>')
 
 
+def roofline_chart(steps: Steps, work: Work, device: Device) -> str:
+    """Operations a second by operations a byte: programs, and the roof that the machine is for
+    them. Programs that the device waited for are left out: the host's time is in them."""
+    moved, done = (steps.features @ work.sides.T).astype(float).T
+    without = [OPERATIONS[name] for name in WITHOUT_MODEL]
+    shown = ~steps.idle & (steps.duration_ns > 0) & ~np.isin(steps.operation, without)
+    if not shown.any():
+        return '<p class="note">No program ran without a wait for the host.</p>'
+    intensity, reached = done / moved, done / np.maximum(steps.duration_ns, 1)  # GFLOP/s
+    low, high = float(intensity[shown].min()) / 2, float(intensity[shown].max()) * 2
+    edge = device.operations_per_s / device.bytes_per_s
+    at = np.array([low, *([edge] if low < edge < high else []), high])
+    roof = Series("the machine", at, np.minimum(
+        at * device.bytes_per_s, device.operations_per_s) / 1e9)
+    series = [roof] + [Series(NAMES[row], intensity[own], reached[own], "dots")
+                       for row in np.unique(steps.operation[shown]).tolist()
+                       for own in (shown & (steps.operation == row),)]
+    drawn = chart("programs under their roofline", series,
+                  axis("operations a byte", [s.x for s in series], log=True),
+                  axis("10^9 operations/s", [s.y for s in series], log=True))
+    rows = [[row[name] for name in ("operation", "lanes", "packed_up_to", "programs", "median_ms",
+                                    "floor_ms", "of_floor", "bound")]
+            for row in against(steps, roofline(work, device))
+            if row["operation"] not in WITHOUT_MODEL]
+    return drawn + table(("program", "lanes", "packed, up to", "of them", "median, ms", "floor, ms",
+                          "share of the roof", "bound by"), rows)
+
+
+def roof_of(options: argparse.Namespace) -> tuple[Work, Device] | None:
+    """What the core does, and the declared machine; None: nothing is asked. Raises UserError."""
+    given = {"--core": options.core, "--bandwidth-gb": options.bandwidth_gb,
+             "--teraflops": options.teraflops}
+    absent = [name for name, value in given.items() if value is None]
+    if len(absent) == len(given):
+        return None
+    if absent:
+        raise UserError(f"{', '.join(given)}: go together, got none of {', '.join(absent)}")
+    return work_in(options.core), device_of(options)
+
+
 def figures_table(named: list[tuple[str, Outcome]]) -> str:
     """Medians and tails of each."""
     rows = []
@@ -142,11 +188,14 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("expected recordings or --results, got neither")
     seen: list[tuple[str, Observation]] = [
         (path.stem, observe_file(path)) for path in options.recordings]
-    sections = []
+    sections, roof = [], roof_of(options)
     if seen:
         named = [(name, one.outcome) for name, one in seen]
         sections += [("What users saw", figures_table(named) + outcome_charts(named))]
         sections += [(f"Programs of {name}", step_charts(one.steps)) for name, one in seen]
+    if roof is not None:
+        sections += [(f"{name} beside what {options.bandwidth_gb:g} GB/s and {options.teraflops:g} "
+                      "TFLOP/s allow", roofline_chart(one.steps, *roof)) for name, one in seen]
     if options.results:
         sections.append(("Over offered load", load_charts(
             [(str(path), read(path)) for path in options.results])))

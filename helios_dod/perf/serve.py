@@ -131,7 +131,7 @@ def gaps_of(answer: Answer) -> list[int]:
 
 
 def mean_gap_ns(answer: Answer) -> float:
-    """Between tokens, by the server's own count of them."""
+    """Between tokens, by the server's own count of them where it reports one."""
     return (answer.last_ns - answer.first_ns) / max(answer.output_tokens - 1, 1)
 
 
@@ -153,6 +153,7 @@ def summary(answers: list[Answer], seconds: float, ttft_ms: float | None,
         "seconds": round(seconds, 3), "requests_per_s": round(len(good) / seconds, 3),
         "prompt_tokens": sum(a.prompt_tokens for a in good),
         "output_tokens": sum(a.output_tokens for a in good),
+        "counted_by_chunks": sum(a.by_chunks for a in good),
         "output_tokens_per_s": round(sum(a.output_tokens for a in good) / seconds, 2),
         "ttft_ms": spread(np.array([a.first_ns - a.sent_ns for a in told])),
         "between_tokens_ms": spread(np.array([mean_gap_ns(a) for a in told
@@ -201,6 +202,8 @@ def lines(run: dict[str, Any]) -> list[str]:
         f"between tokens, ms: {told(run['between_tokens_ms'])}",
         f"between chunks, ms: {told(run['between_chunks_ms'])}",
         f"sent to last token, ms: {told(run['latency_ms'])}"]
+    if run["counted_by_chunks"]:
+        shown.append(f"{run['counted_by_chunks']} answers without usage: a chunk counts as a token")
     if "goodput_per_s" in run:
         shown.append(f"goodput: {run['goodput_per_s']:g} requests/s, {run['met']:.1%} of all")
     return shown + [f"{count} x {error}" for error, count in run["errors"].items()]

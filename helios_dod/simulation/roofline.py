@@ -32,6 +32,14 @@ class Work:
     history_bytes: int  # of each token of history that a lane reads
     pair_operations: int  # of each token and one that it sees
 
+    @property
+    def sides(self) -> np.ndarray:
+        """Bytes and operations of each feature: int64 [2, 6], in the order of costs.FEATURES."""
+        parts = ({"program": self.weight_bytes, "history": self.history_bytes},
+                 {"packed": self.packed_operations, "sampled": self.sampled_operations,
+                  "pairs": self.pair_operations})
+        return np.array([[part.get(name, 0) for name in FEATURES] for part in parts], np.int64)
+
 
 @dataclass(frozen=True)
 class Device:
@@ -94,18 +102,11 @@ def work_of(manifest: wire.ExecutionManifest, contract: PreparedContract) -> Wor
 
 def roofline(work: Work, device: Device) -> Costs:
     """Every program that runs the model; others take the overhead alone."""
-    second = PS * 1e9 / device.efficiency
+    rates = np.array([[device.bytes_per_s], [device.operations_per_s]]) * device.efficiency
+    own = np.rint(work.sides * (PS * 1e9 / rates)).astype(np.int64)
     table = np.zeros(TABLE_SHAPE, np.int64)
     table[1:, :, FEATURES.index("program")] = device.overhead_ns * PS
     for name, row in OPERATIONS.items():
-        if name in WITHOUT_MODEL:
-            continue
-        for side, rate, parts in (
-                (0, device.bytes_per_s, {"program": work.weight_bytes,
-                                         "history": work.history_bytes}),
-                (1, device.operations_per_s, {"packed": work.packed_operations,
-                                              "sampled": work.sampled_operations,
-                                              "pairs": work.pair_operations})):
-            for feature, amount in parts.items():
-                table[row, side, FEATURES.index(feature)] += round(amount * second / rate)
+        if name not in WITHOUT_MODEL:
+            table[row] += own
     return Costs(table)

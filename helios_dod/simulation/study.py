@@ -127,7 +127,7 @@ class Study:
         at[study_loop.LAUNCHED] = self.world[0]["frames"]["next_sequence"] - 1
         self.steps += study_loop.run_steps(
             self.world, steps, at, *self.load, self.columns, device.flight, device.at,
-            device.operations, device.cost.table, self.launches, device.features, device.drawn)
+            device.operations, device.cost.arrays, self.launches, device.features, device.drawn)
         self.clock.now_ns = int(at[study_loop.NOW])
         self.engine.resume()
 

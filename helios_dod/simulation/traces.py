@@ -53,6 +53,10 @@ class Trace:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    def first(self, count: int) -> "Trace":
+        """Its first requests."""
+        return Trace(*(getattr(self, name)[:count] for name in COLUMNS))
+
     @property
     def context_tokens(self) -> int:
         """The most that one request holds."""

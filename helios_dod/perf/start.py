@@ -1,0 +1,52 @@
+"""`python -m helios_dod.perf start`: time of `helios serve` to listening and to ready, from the
+start of its process. The first start, which fills caches, does not count."""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from helios_dod.errors import UserError
+from helios_dod.perf.machine import machine
+from helios_dod.perf.served import Served
+from helios_dod.progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `start`."""
+    add = parser.add_argument
+    add("core", nargs="?", type=Path, help="a prepared core (default: the demo's)")
+    add("--cache-memory", default="400M", help="of the server (default %(default)s)")
+    add("--repeats", type=int, default=5, help="that count (default %(default)s)")
+    add("--json", action="store_true", help="one JSON object on standard output")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Medians and extremes, seconds. Raises UserError."""
+    if options.repeats < 1:
+        raise UserError(f"--repeats: expected at least 1, got {options.repeats}")
+    found: dict[str, list[float]] = {"listening_s": [], "ready_s": []}
+    with Progress("starting", options.repeats + 1, "servers") as progress:
+        for repeat in range(options.repeats + 1):
+            server = Served(options.core, ["--cache-memory", options.cache_memory])
+            server.stop()
+            if repeat:
+                for name, values in found.items():
+                    values.append(getattr(server, name))
+            progress(1)
+    return {"repeats": options.repeats, **{name: {
+        "median": round(statistics.median(values), 3), "lowest": round(min(values), 3),
+        "highest": round(max(values), 3)} for name, values in found.items()}}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the times."""
+    result = measure(options)
+    if options.json:
+        print(json.dumps({"machine": machine(), **result}))
+        return 0
+    for name, words in (("listening_s", "listening"), ("ready_s", "ready")):
+        part = result[name]
+        print(f"{words} after {part['median']} s ({part['lowest']} to {part['highest']})")
+    return 0
