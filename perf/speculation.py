@@ -3,7 +3,7 @@
     helios prepare --checkpoint MODEL.gguf --out plain.core
     helios prepare --checkpoint MODEL.gguf --out speculative.core --speculative-widths 4 \\
         --draft-layers 4
-    python perf/speculation.py plain.core speculative.core [--json FILE] [--rounds 3]
+    python perf/speculation.py plain.core speculative.core [--json FILE] [--texts schema]
 
 One greedy stream. `early`: drafts by the model's own first layers; `history`: those and copies of
 the request's own text. A first answer of each kind lets costs become known; then the engines take
@@ -93,14 +93,14 @@ class Stream:
         return tokens, (len(tokens) - 1) / (times[-1] - times[0])
 
 
-def measure(plain: Path, speculative: Path, rounds: int) -> dict:
+def measure(plain: Path, speculative: Path, rounds: int, texts: list[str]) -> dict:
     """Rates and acceptance by text and engine."""
     streams = {
         "plain": Stream(plain), "early": Stream(speculative),
         "history": Stream(speculative, history_drafting=True)}
     found: dict = {}
-    for kind, text in ASKED.items():
-        prompt, grammar = streams["plain"].prompt(text), GRAMMARS.get(kind, b"")
+    for kind in texts:
+        prompt, grammar = streams["plain"].prompt(ASKED[kind]), GRAMMARS.get(kind, b"")
         expected = [stream.answer(prompt, grammar)[0] for stream in streams.values()]
         assert expected[0] == expected[1] == expected[2], kind
         before = {name: stream.counts() for name, stream in streams.items()}
@@ -126,9 +126,10 @@ def main() -> None:
     parser.add_argument("plain", type=Path)
     parser.add_argument("speculative", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", nargs="+", choices=ASKED, default=list(ASKED))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    found = measure(args.plain, args.speculative, args.rounds)
+    found = measure(args.plain, args.speculative, args.rounds, args.texts)
     for name, values in found.items():
         print(name, json.dumps(values))
     if args.json:
