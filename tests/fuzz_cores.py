@@ -10,6 +10,7 @@ command that replays it.
 import argparse
 import ctypes
 import faulthandler
+import gc
 import hashlib
 import json
 import os
@@ -635,8 +636,9 @@ def run_all(cores, seed, numbers, mark):
         if (now := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > highest + 1024:
             grown.append(f"{kind[1]} {i}: {(now - highest) >> 10} MiB")
             highest = now
-        if kind[1] in LARGE:
-            LIBC.malloc_trim(0)  # what is free again is not taken by what comes next
+        if kind[1] in LARGE:  # what this one left is not counted for those that come next
+            gc.collect()
+            LIBC.malloc_trim(0)
         if problem:
             failures.append(f"{honest.carrier} {kind}: {problem}; {replay(seed, i)}")
     over = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
