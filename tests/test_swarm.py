@@ -38,6 +38,13 @@ def test_a_seed_prints_its_digest_last(mode):
 CORPUS = (4, 5, 9, 16, 18, 33, 88, 312, 529, 564, 1650, 2852)
 
 
+@pytest.mark.parametrize("seed", [200028, 200579, 201169])
+def test_seeds_that_broke_a_rule(seed):
+    """Of a swarm of a million walked ticks: a request whose copy failed, sent back with its
+    grammar; a snapshot of the same text that ends inside another request's span."""
+    assert not swarm.run_seed(seed, 500, swarm.WALKED).violation
+
+
 def test_every_counter_moves():
     """Counters are the marks of rare branches: over the corpus none of them stays at zero."""
     tally = swarm.Tally()

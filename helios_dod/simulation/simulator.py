@@ -9,13 +9,13 @@ digest last.
 import mmap
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from helios_dod.contract.decode import decode
-from helios_dod.edges import Edge, Submission
+from helios_dod.edges import Edge, Submission, row_words
 from helios_dod.engine import Engine
 from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.simulated import (
@@ -25,7 +25,7 @@ from helios_dod.executors.simulated import (
     expected_scores,
     expected_tokens,
 )
-from helios_dod.limits import MASK_BITS
+from helios_dod.limits import MASK_BITS, TOKEN_BLOCK
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose, choose_windowed
 from helios_dod.schedule import TICK
@@ -228,7 +228,7 @@ class Simulator:
         deadline = self.clock.now_ns + rng.randint(0, 60_000) if rng.random() < load.deadline else 0
         prompt = np.array(self.prompt(count), np.int32)
         scored = rng.random() < load.scored
-        return Submission(
+        submission = Submission(
             tag=self.next_tag, prompt=prompt, output_limit=limit,
             output_minimum=rng.choice((0, 0, 3)), seed=rng.getrandbits(64),
             salt=int(rng.random() < load.salted), eos=eos,
@@ -237,6 +237,9 @@ class Simulator:
             grammar=random_grammar(rng, load.grammar),
             **random_cuts(self.cuts_rng, len(prompt) - scored, self.longest, load.cuts),
             **random_stops(self.stops_rng, self.vocabulary, load.stops))
+        if row_words(submission) > self.world[0]["requests"]["blocks"].shape[1] * TOKEN_BLOCK:
+            return replace(submission, grammar=b"")  # with it the edge would refuse
+        return submission
 
     def prompt(self, count: int) -> list[int]:
         """`count` random tokens, or an earlier text continued."""

@@ -94,8 +94,8 @@ def drop_copied(world, slot):
 
 
 @system(
-    reads="clock.now_ns",
-    writes="slots.* requests.* pages.* copies.* counters.preempted",
+    reads="settings.* tokens.* pieces.* clock.now_ns",
+    writes="slots.* requests.* stops.* grammars.* pages.* copies.* counters.preempted",
 )
 def restore(world):
     """In admission order. A request whose text was lost in part waits again, to be matched

@@ -5,7 +5,7 @@ from helios_dod.schema import i32, i64, scalar, table, u8, u64
 from helios_dod.system import kernel
 from helios_dod.tables.pages import pin_page, unpin_page
 from helios_dod.tables.prefixes import same_tokens
-from helios_dod.tables.spans import features_of
+from helios_dod.tables.spans import features_of, span_at
 from helios_dod.tables.windows import drop_window
 from helios_dod.terms import FREE, SNAPSHOT_READY, SNAPSHOT_WRITING
 
@@ -143,15 +143,16 @@ def bucket_of(world, page):
 @kernel
 def find_snapshot(world, page, first, request, endpoint_max):
     """The longest snapshot of the request's text right behind a page that ends at token `first`,
-    with an endpoint up to endpoint_max; or NO_ROW."""
+    with an endpoint up to endpoint_max and inside none of its spans; or NO_ROW."""
     snapshots, best = world[0].snapshots, NO_ROW
     row = snapshots.buckets[bucket_of(world, page)]
     for _ in range(snapshots.snapshot_count):
         if row == NO_ROW:
             break
         longer = best == NO_ROW or snapshots.endpoint[row] > snapshots.endpoint[best]
-        if longer and snapshots.endpoint[row] <= endpoint_max and holds_text(
-                world, row, page, first, request):
+        if (longer and snapshots.endpoint[row] <= endpoint_max
+                and span_at(world, request, snapshots.endpoint[row]) < 0
+                and holds_text(world, row, page, first, request)):
             best = row
         row = snapshots.bucket_next[row]
     return best
