@@ -100,7 +100,7 @@ def test_few_tokens_and_many_use_their_products():
     for few in ("decode_1", "decode_2"):
         assert entries[few].count("few_product") == 3 * 4 + 1
     assert entries["prefill_64"].count("gated_product") == 2, "all layers but the last"
-    assert entries["decode_1"].count("combine") == 3 and "combine" not in entries["decode_2"]
+    assert entries["decode_1"].count("combine") == entries["decode_2"].count("combine") == 3
 
 
 def test_one_token_of_many_columns_has_its_own_products(monkeypatch):
@@ -122,6 +122,29 @@ def test_products_of_few_tokens_are_split_into_enough_blocks(rows, columns, toke
     """0 splits: another kernel's."""
     tile = tiles.few_tile(rows, columns, tokens, split=True)
     assert (tile.splits if tile else 0) == splits
+
+
+def test_products_beside_a_share_have_longer_rings_by_columns():
+    few = [tiles.few_tile(6144, columns, tokens, split=False)
+           for tokens in (4, 8) for columns in (1024, 2048, 4096)]
+    assert [(tile.warps, tile.depth, tile.blocks) for tile in few if tile] == [
+        (4, 4, 8), (8, 4, 4), (8, 4, 4), (4, 4, 8), (8, 6, 2), (16, 4, 2)]
+
+
+@pytest.mark.parametrize("key_heads", [2, 1])
+def test_programs_of_eight_lanes_ask_for_shared_memory(key_heads):
+    """Where their attention is a ring: of nine heads a key head it is not."""
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    shape = replace(SMALL_SHAPES["windowed"], heads=9 if key_heads == 1 else 8,
+                    key_heads=key_heads, windows=(0,), layers=1)
+    manifest = build(random_checkpoint(shape), replace(OPTIONS, lanes=8), cuda=True).manifest
+    check_cuda(manifest)
+    asking = {program.name for program in manifest.programs
+              if manifest.cuda_bodies[program.cuda_body].HasField("shared_percent")}
+    expected = {"decode_8", "decode_8_masked", "decode_host_8"}
+    assert asking == (expected if key_heads == 2 else set())
+    assert {body.shared_percent for body in manifest.cuda_bodies} == (
+        {0, tiles.SHARE_PERCENT} if asking else {0})
 
 
 @pytest.mark.parametrize("heads, ring", [(8, True), (9, False)])
@@ -170,7 +193,7 @@ def test_programs_with_masks_are_twins_of_those_without():
 def test_ring_tiles_fit_a_processor(heads, key_heads, head, group_fits):
     for lanes in (1, 2, 8, 17, 32, 64, 256):
         tile = ring_tile(lanes, heads, key_heads, head, 16)
-        assert (tile is not None) == (group_fits and 2 <= lanes <= 64)
+        assert (tile is not None) == (group_fits and 3 <= lanes <= 64)
         if tile is not None:
             assert 1 <= tile.splits <= 8 and 32 * tile.warps % head == 0
             shared = decode_shared(head, heads // key_heads, tile.warps, tile.depth)
@@ -255,6 +278,7 @@ def small_body():
     (lambda m, b: setattr(b.nodes[1].kernel.arguments[0].address, "alignment", 3), "alignment"),
     (lambda m, b: setattr(b.nodes[1].kernel.arguments[0].address, "offset", 4), "offset"),
     (lambda m, b: setattr(b.nodes[1].kernel.arguments.add(), "row_bytes", 9), "row_bytes"),
+    (lambda m, b: setattr(b, "shared_percent", 101), "cuda_bodies[0].shared_percent"),
     (lambda m, b: setattr(m.modules[0], "cubin", b"PTX"), "modules[0].cubin"),
     (lambda m, b: setattr(m.modules[0], "resource_id", "both"), "modules[0].resource_id"),
     (lambda m, b: setattr(m.modules[0], "architecture", 0), "modules[0].architecture"),

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from plain_device import PlainDevice
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.executors.base import DeviceError
+from helios_dod.ignition.checkpoints.checkpoint import Rotary
 from helios_dod.ignition.cuda import tiles
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.limits import SMALL
@@ -196,6 +198,38 @@ def test_products_of_many_columns_agree_with_plain(monkeypatch):
         for harness in (plain, device):
             harness.decode_host({slot: 7 + slot for slot in range(batch)})
         assert near(plain.logits(batch), device.logits(batch))
+    device.close()
+
+
+def test_eight_lanes_of_wide_rows_beside_a_share_agree_with_plain(monkeypatch):
+    """Their products have other tiles than narrow rows, and kernels ask for shared memory."""
+    from helios_dod.executors.cuda import graphs
+
+    asked, ask = [], graphs._ask_for_shared
+
+    def asking(node, percent):
+        ask(node, percent)
+        asked.append(graphs.call("cuGraphKernelNodeGetAttribute", node, graphs.driver
+            .CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+            .sharedMemCarveout)
+
+    monkeypatch.setattr(graphs, "_ask_for_shared", asking)
+    checkpoint = random_checkpoint(replace(
+        SMALL_SHAPES["small"], layers=1, hidden=2048, heads=16, key_heads=4, head=128,
+        intermediate=4096, vocabulary=5000, rotary=Rotary(10_000.0, 128)))
+    options = replace(OPTIONS, lanes=8)
+    plain = Harness(build(checkpoint, options, cuda=False), PlainDevice(), slots=8, pages=64)
+    device = Harness(build(checkpoint, options, cuda=True), executor(), slots=8, pages=64)
+    assert asked and set(asked) == {tiles.SHARE_PERCENT}
+    for harness in (plain, device):
+        for slot in range(8):
+            harness.admit(slot)
+            harness.prefill({slot: list(range(slot, 7 * slot + 4))})
+    for batch in (5, 8):
+        for harness in (plain, device):
+            harness.decode_host({slot: 7 + slot for slot in range(batch)})
+        for row in range(batch):
+            assert near(plain.logits(batch)[row], device.logits(batch)[row]), (batch, row)
     device.close()
 
 

@@ -34,6 +34,8 @@ def check_cuda(manifest: wire.ExecutionManifest) -> None:
         field = f"manifest.cuda_bodies[{i}]"
         require(0 < len(body.nodes) <= NODES_MAX, f"{field}.nodes", f"1 to {NODES_MAX}",
                 len(body.nodes))
+        require(body.shared_percent <= 100, f"{field}.shared_percent", "0 to 100",
+                body.shared_percent)
         for j, node in enumerate(body.nodes):
             _raise(_node_problem(manifest, node), f"{field}.nodes[{j}]")
         for j, edge in enumerate(body.edges):

@@ -296,6 +296,8 @@ def profile(harness: Harness, program: int) -> None:
             name = module if node.kernel.entry != "signal" else ""
         if name:
             one = groups.setdefault(name, wire.CudaBody())
+            if body.HasField("shared_percent"):
+                one.shared_percent = body.shared_percent
             one.nodes.add().CopyFrom(node)
             if len(one.nodes) > 1:
                 one.edges.add(before=len(one.nodes) - 2, after=len(one.nodes) - 1)

@@ -58,29 +58,15 @@ class Variant:
 
 
 NONE, OWN = Variant(), Variant(own=True)
-EIGHT, WIDE, FULL = (8, 6, 2), (16, 4, 2), (8, 4, 4)
-SHORT = Variant(FULL, ring=(4, 4, 1), early=16)
-VARIANTS: dict[int, list[Variant]] = {
-    8: [NONE, OWN, replace(SHORT, ring=(2, 4, 2), shared=31), replace(SHORT, shared=45),
-        replace(SHORT, ring=(2, 4, 2)), replace(SHORT, ring=(2, 4, 1), shared=29),
-        replace(SHORT, ring=(2, 4, 1)), replace(SHORT, ring=(2, 4, 2), shared=45),
-        replace(SHORT, few=EIGHT), replace(SHORT, few=EIGHT, ring=(2, 4, 2), shared=31),
-        replace(SHORT, blocks=512),
-        replace(SHORT, few=WIDE), replace(SHORT, few=WIDE, ring=(2, 4, 2), shared=31),
-        replace(SHORT, ring=(2, 8, 1), shared=31), replace(SHORT, ring=None),
-        replace(SHORT, few=(4, 4, 8)), replace(SHORT, ring=None, shared=29),
-        replace(SHORT, few=EIGHT, shared=45)],
-    1: [NONE, OWN, Variant(EIGHT, "narrow"), Variant(FULL), Variant(FULL, "head"),
-        Variant(FULL, "narrow", ring=(8, 4, 1))],
-    64: [NONE, OWN],
-    16: [NONE, OWN, Variant(ring=(2, 4, 1), early=16), Variant(early=16),
-         Variant((8, 4, 2), ring=(2, 4, 1), early=16)],
-    4: [NONE, OWN, replace(SHORT, ring=None)],
-    2: [NONE, OWN, replace(SHORT, ring=None)],
+EIGHT, WIDE = (8, 6, 2), (16, 4, 2)
+SHARED_RING = Variant(WIDE, ring=(2, 4, 2), early=16, shared=31)
+VARIANTS: dict[int, list[Variant]] = {  # a share of functions stays: what has one comes last
+    1: [OWN], 64: [OWN], 4: [OWN], 2: [OWN],
+    8: [NONE, OWN, SHARED_RING, replace(SHARED_RING, few=EIGHT)],
 }
-LONG, HOST_STEPS = 300, 100  # steps of what is landed and of NONE; of a host's time
+LONG, HOST_STEPS = 300, 100  # steps of what is landed; of a host's time
 BARS = (1, 8, 64)  # batches that have them
-ALONE = {8: (1,)}  # whose kernels are timed alone
+ALONE = (8,)  # batches where the kernels of what is landed are timed alone
 CHOICES = ("few_tile", "ring_tile")
 LANDED: dict[str, Any] = {name: getattr(lowering, name) for name in CHOICES}
 
@@ -178,32 +164,25 @@ def logits_of(harness: Harness, name: str, batch: int) -> np.ndarray:
 
 
 def ask_for(harness: Harness, program: int, share: int | None) -> None:
-    """Builds a program's graphs again, with kernels that ask for a share of shared memory."""
+    """Builds a program's graphs again, with kernels that ask for a share of shared memory, as
+    nodes and as functions."""
     from helios_dod.executors.cuda import graphs
     from helios_dod.executors.cuda.driver import call, driver
 
-    executor, manifest, made = harness.executor, harness.manifest, graphs._kernel
+    executor, manifest = harness.executor, harness.manifest
     body = manifest.cuda_bodies[manifest.programs[program].cuda_body]
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
     for node in body.nodes:
         if node.HasField("kernel"):
             call("cuFuncSetAttribute", executor._code.function(node.kernel), attribute,
                  -1 if share is None else share)
-
-    def asking(*arguments: Any) -> Any:
-        node, value = made(*arguments), driver.CUkernelNodeAttrValue()
-        value.sharedMemCarveout = share
-        call("cuGraphKernelNodeSetAttribute", node, driver.CUkernelNodeAttrID
-             .CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, value)
-        return node
-
-    changed: Any = graphs
-    changed._kernel = made if share is None else asking
+    body.ClearField("shared_percent")
+    if share is not None:
+        body.shared_percent = share
     for frame in range(2):
         executor.graphs[frame, program].close()
         executor.graphs[frame, program] = graphs.Graph(
             executor.device, executor._code, executor.memory, body, frame)
-    changed._kernel = made
 
 
 def host_time(harness: Harness, shape: str, batch: int, program: int) -> None:
@@ -226,17 +205,17 @@ def run(shape: str, path: str) -> None:
             known = found if known is None else known
             spread = np.sqrt(((found - known) ** 2).mean(axis=1) / (known**2).mean(axis=1))
             program = names.index(f"decode.{batch}.{number}")
-            ask_for(harness, program, variant.shared)
-            measure.STEPS = LONG if batch in BARS and variant in (NONE, OWN) else 80
+            if not variant.own:
+                ask_for(harness, program, variant.shared)
+            measure.STEPS = LONG if batch in BARS and variant.own else 80
             times = measure.back_to_back(harness, program)
             print(f"{shape} {batch} {variant}: {np.median(times):.4f} ({min(times):.4f}-"
                   f"{max(times):.4f}) ms, off {spread.max():.4f}", flush=True)
+        landed = names.index(f"decode.{batch}.{variants.index(OWN)}")
         if batch in (1, 64):
-            host_time(harness, shape, batch, names.index(f"decode.{batch}.1"))
-        for number in ALONE.get(batch, ()):
-            ask_for(harness, names.index(f"decode.{batch}.{number}"), variants[number].shared)
-            print(f"    alone: {variants[number]}")
-            measure.profile(harness, names.index(f"decode.{batch}.{number}"))
+            host_time(harness, shape, batch, landed)
+        if batch in ALONE:
+            measure.profile(harness, landed)
     harness.close()
 
 

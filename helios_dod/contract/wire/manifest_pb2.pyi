@@ -928,12 +928,14 @@ class CudaEdge(_message.Message):
     def __init__(self, before: _Optional[int] = ..., after: _Optional[int] = ..., overlap: _Optional[bool] = ...) -> None: ...
 
 class CudaBody(_message.Message):
-    __slots__ = ("nodes", "edges")
+    __slots__ = ("nodes", "edges", "shared_percent")
     NODES_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_PERCENT_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[CudaNode]
     edges: _containers.RepeatedCompositeFieldContainer[CudaEdge]
-    def __init__(self, nodes: _Optional[_Iterable[_Union[CudaNode, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[CudaEdge, _Mapping]]] = ...) -> None: ...
+    shared_percent: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[CudaNode, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[CudaEdge, _Mapping]]] = ..., shared_percent: _Optional[int] = ...) -> None: ...
 
 class TunedInput(_message.Message):
     __slots__ = ("buffer", "producer")

@@ -120,6 +120,8 @@ class Graph:
             elif kind == "kernel":
                 parameters = places.ctypes.data + SLOT_BYTES * at
                 nodes.append([_kernel(graph, after, code, node.kernel, parameters)])
+                if body.HasField("shared_percent"):
+                    _ask_for_shared(nodes[-1][0], body.shared_percent)
                 at += len(node.kernel.arguments)
                 _overlap(graph, [one for i in overlapping for one in nodes[i]], nodes[-1][0])
             else:
@@ -142,6 +144,14 @@ def _kernel(graph: Any, after: list[Any], code: Code, kernel: Any, parameters: i
     node.sharedMemBytes = kernel.shared_nbytes
     node.kernelParams = parameters
     return call("cuGraphAddKernelNode", graph, after, len(after), node)
+
+
+def _ask_for_shared(node: Any, percent: int) -> None:
+    """Makes a kernel node ask for a share of its processor's memory as shared memory."""
+    value = driver.CUkernelNodeAttrValue()
+    value.sharedMemCarveout = percent
+    call("cuGraphKernelNodeSetAttribute", node, driver.CUkernelNodeAttrID
+         .CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, value)
 
 
 def _overlap(graph: Any, before: list[Any], node: Any) -> None:

@@ -346,6 +346,8 @@ class Lowering(Drawing):
     def ring_attention(self, write: Any, op: Any, arguments: dict[str, Any],
                        constants: dict[str, Any], tile: RingTile) -> None:
         """The same in one kernel, over pages that are copied into shared memory."""
+        if tile.shared is not None:
+            self.body.shared_percent = tile.shared
         given = arguments | dict(
             **self.operands(write, "position slot table"),
             keys=self.used(write.key_cache, READ_WRITE),

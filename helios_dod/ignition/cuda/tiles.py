@@ -108,6 +108,8 @@ MANY_ROWS = 65536  # products of one token have them too where narrow, or of so 
 FEW_STEP = 32  # columns that such a product's divide into
 FEW_ROWS = 16  # rows of a block
 FEW_BLOCKS = 256  # that a product is split into at least
+SHARE_LANES = range(5, 9)  # whose programs ask for a share of shared memory,
+SHARE_PERCENT = 31  # so much: one ring of attention, the rest is L1 cache for products
 
 
 @dataclass(frozen=True)
@@ -136,23 +138,28 @@ def few_tile(rows: int, columns: int, tokens: int, split: bool) -> FewTile | Non
     if tokens > most or columns % FEW_STEP or not (tokens > 1 or narrow or rows >= MANY_ROWS):
         return None
     warps = 8 if columns >= 2048 else 4
+    depth, blocks = 4, (32 if tokens <= 8 else 16) // warps
+    if tokens in SHARE_LANES and columns >= 2048:  # beside attention that has a share
+        warps, depth, blocks = (8, 6, 2) if narrow else (16, 4, 2)
     splits = few_splits(rows, columns, warps, FEW_BLOCKS) if split else 1
-    return FewTile(warps, 4, (32 if tokens <= 8 else 16) // warps, splits)
+    return FewTile(warps, depth, blocks, splits)
 
 
 @dataclass(frozen=True)
 class RingTile:
     """Tile of decode attention whose pages lie in shared memory: splits of the history (a cluster
-    of blocks), warps of a block, pages in flight of each."""
+    of blocks), warps of a block, pages in flight of each; per cent of a processor's memory that
+    the program's kernels ask to have as shared, None: the driver chooses."""
 
     splits: int
     warps: int
     depth: int
+    shared: int | None = None
 
 
 CLUSTER_MAX = 8  # blocks of a cluster on every device of the architecture
 RING_QUERIES = 8  # heads of a key head at most
-RING_LANES = range(2, OVERLAP_LANES + 1)  # it gains by overlapping
+RING_LANES = range(3, OVERLAP_LANES + 1)  # it gains by overlapping
 RING_FEW = 16  # lanes whose rings are short: products of few tokens need the L1 cache
 
 
@@ -162,7 +169,10 @@ def ring_tile(lanes: int, heads: int, key_heads: int, head: int, page_tokens: in
     if heads // key_heads > RING_QUERIES or head > 128 or page_tokens != 16 or (
             lanes not in RING_LANES):
         return None
-    splits = CLUSTER_MAX
-    while splits > 1 and lanes * key_heads * splits > 2 * PROCESSORS:
+    shares = lanes in SHARE_LANES
+    splits, blocks = CLUSTER_MAX, PROCESSORS if shares else 2 * PROCESSORS
+    while splits > 1 and lanes * key_heads * splits > blocks:
         splits //= 2
+    if shares:
+        return RingTile(splits, 4, 2, SHARE_PERCENT)
     return RingTile(splits, 4, 1 if lanes <= RING_FEW else 3)
