@@ -265,3 +265,32 @@ def test_nonsense(server: Server) -> None:
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):
                 pass
+
+
+BROKEN = {
+    "no size": b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+    "longer than stated": b"transfer-encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n",
+    "cut chunk": b"transfer-encoding: chunked\r\n\r\n50\r\n{",
+    "cut": b"content-length: 500\r\n\r\n{}",
+}
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/tokenize",
+                                  "/v1/messages/count_tokens", "/v1/abort"])
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+def test_a_body_with_broken_framing_is_refused(server: Server, path: str, data: bytes) -> None:
+    before = server.metric('helios_http_responses_total{status="4xx"}')
+    with connect(server) as connection:
+        connection.sendall(HEAD.replace(b"/v1/chat/completions", path.encode()) + data)
+        connection.shutdown(socket.SHUT_WR)
+        text = b""
+        while part := connection.recv(65536):
+            text += part
+    head, _, body = text.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and b"application/json" in head, text
+    answer = json.loads(body)
+    assert "body is malformed or breaks off" in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert (answer.get("type") == "error") == path.startswith("/v1/messages")
+    assert server.metric('helios_http_responses_total{status="4xx"}') == before + 1

@@ -33,7 +33,7 @@ from helios_dod.server.errors import (
     Unavailable,
 )
 from helios_dod.server.generation import Generator
-from helios_dod.server.http import Disconnected, Exchange, Receive, Send
+from helios_dod.server.http import Exchange, Receive, Send
 from helios_dod.server.metrics import Exporter
 from helios_dod.server.options import ServeOptions
 from helios_dod.server.processes import exit_text, probe_quiet_peers, process_exit
@@ -85,8 +85,6 @@ class App:
                 status = await self.surface.dispatch(exchange)
         except ApiError as error:
             status = await exchange.send_error(error)
-        except Disconnected:
-            status = 0
         except Exception as error:
             traceback.print_exc()
             print(f"worker {self.worker}: request {id.decode()}: {error}", file=sys.stderr)

@@ -15,10 +15,6 @@ BODY_SECONDS = 30  # for the next part of a request body
 JSON = (b"content-type", b"application/json")
 
 
-class Disconnected(Exception):
-    """The client went away before its request was read."""
-
-
 @dataclass
 class Exchange:
     """One request and the way to answer it. extra: headers that every answer to it carries."""
@@ -50,7 +46,7 @@ class Exchange:
         return None
 
     async def body(self) -> bytes:
-        """The request body. Raises InvalidRequest past the limit, Disconnected."""
+        """The request body. Raises InvalidRequest past the limit or where it breaks off."""
         limit, parts, size = self.body_bytes_max, [], 0
         told = self.header(b"content-length")
         if told is not None and told.isdigit() and int(told) > limit:
@@ -63,7 +59,7 @@ class Exchange:
                     f"No part of the request body came for {BODY_SECONDS} s.",
                     code="body_timeout", headers=((b"connection", b"close"),)) from None
             if message["type"] == "http.disconnect":
-                raise Disconnected
+                raise broken_off(told, size)
             part = message.get("body", b"")
             size += len(part)
             if size > limit:
@@ -99,3 +95,11 @@ def too_large(limit: int) -> InvalidRequest:
     """A body over the limit."""
     return InvalidRequest(f"The request body has more than {limit} bytes.",
                           code="request_too_large", headers=((b"connection", b"close"),))
+
+
+def broken_off(told: bytes | None, size: int) -> InvalidRequest:
+    """A body whose framing is wrong, or whose client went away: then nobody reads this."""
+    expected = "chunks" if told is None else f"{told.decode('latin-1')} bytes"
+    return InvalidRequest(f"The request body is malformed or breaks off: expected {expected}, got "
+                          f"{size} bytes.", code="malformed_body",
+                          headers=((b"connection", b"close"),))
