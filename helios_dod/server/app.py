@@ -18,6 +18,7 @@ from helios_dod.frontend.assets import Assets
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.text import Detokeniser
 from helios_dod.server.access import allowed_origin, check_key, log_request, preflight, request_id
+from helios_dod.server.bodies import Holding
 from helios_dod.server.bridge import Bridge
 from helios_dod.server.control import (
     ENGINE_FAILED,
@@ -53,6 +54,7 @@ class App:
         self.wake_self = wake_workers[worker]
         self.exporter = Exporter(memory, self.model_id if options.vllm_metrics else None)
         self.surface = Surface(self)
+        self.holding = Holding(options.body_bytes_max)
         self.generator: Generator | None = None
         self.bridge: Bridge | None = None
         self.loaded: tuple[Assets, Preparer, Bridge] | None = None
@@ -68,8 +70,11 @@ class App:
             await self.lifespan(receive, send)
             return
         if scope["type"] == "http":
-            await self.answer(Exchange(scope, receive, send,
-                                       body_bytes_max=self.options.body_bytes_max))
+            exchange = Exchange(scope, receive, send, self.holding)
+            try:
+                await self.answer(exchange)
+            finally:
+                exchange.let_go()
 
     async def answer(self, exchange: Exchange) -> None:
         """One request, its errors, its log line."""

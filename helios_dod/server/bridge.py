@@ -37,6 +37,7 @@ from helios_dod.tables.durations import note_events
 from helios_dod.tables.service import (
     ask_abort,
     claim_permits,
+    permits_used,
     reclaim_permits,
     release_permits,
     seconds_to_permits,
@@ -92,6 +93,7 @@ class Bridge:
         claim_permits(self.memory.control, self.worker + 1, rows)
         release_permits(self.memory.control, self.worker, rows, 0)
         seconds_to_permits(self.memory.control, 1, 0)
+        permits_used(self.memory.control)
         ask_abort(self.memory.control, 0, 0, -1)
         self.detokeniser.feed(edge.events(), 0, self._ends)
         self._note(edge.events())
@@ -112,6 +114,14 @@ class Bridge:
             return rows.tolist()
         self.memory.control[0]["workers"]["permits_full"][self.worker] += 1
         return None
+
+    def full(self) -> bool:
+        """True, and counted, where no permit is free."""
+        control = self.memory.control
+        if permits_used(control) < self.memory.service["permit_count"]:
+            return False
+        control[0]["workers"]["permits_full"][self.worker] += 1
+        return True
 
     def release(self, permits: list[int]) -> None:
         """Returns permits."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import RequestError
 from helios_dod.server.answers import Answer, Script, Stream, Whole
+from helios_dod.server.bodies import CLOSE
 from helios_dod.server.bridge import Bridge
 from helios_dod.server.choices import Choice
 from helios_dod.server.errors import DeadlinePassed, InvalidRequest, NotFound, too_many
@@ -88,9 +89,11 @@ class Generator:
     async def handle(self, endpoint: Endpoint, exchange: Exchange) -> int:
         """Answers one request; the status sent, or 0 if the client went away. Raises ApiError
         before anything was sent."""
+        self.look_ahead(exchange)
         body = await exchange.body()
         permits = self.claim(1)
         try:
+            exchange.let_go()  # permits bound how many bodies there are from here on
             request = await self.call(len(body), endpoint.decode, body)
             ingress_ns = self.now_ns()
             self.check_model(request.model)
@@ -121,6 +124,14 @@ class Generator:
         if permits is None:
             raise too_many(count, self.capacity, self.bridge.retry_after(count))
         return permits
+
+    def look_ahead(self, exchange: Exchange) -> None:
+        """Raises TooManyRequests before a long body is read, if no permit is free."""
+        told = exchange.body_told()
+        if (told is None or told > INLINE_BYTES) and self.bridge.full():
+            error = too_many(1, self.capacity, self.bridge.retry_after(1))
+            error.headers += (CLOSE,)
+            raise error
 
     def set_deadline(self, prepared: Prepared, deadline_ms: int | None, ingress_ns: int) -> None:
         """Turns a request's own time into the engine's. Raises DeadlinePassed."""

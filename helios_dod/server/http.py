@@ -5,25 +5,27 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from helios_dod.server.errors import ApiError, InvalidRequest, RequestTimeout
+from helios_dod.server import bodies
+from helios_dod.server.errors import ApiError
 from helios_dod.server.marks import Marks
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = tuple[tuple[bytes, bytes], ...]
-BODY_SECONDS = 30  # for the next part of a request body
 JSON = (b"content-type", b"application/json")
 
 
 @dataclass
 class Exchange:
-    """One request and the way to answer it. extra: headers that every answer to it carries."""
+    """One request and the way to answer it. holding: what the worker holds of bodies, and held:
+    of them this one's bytes. extra: headers that every answer to it carries."""
 
     scope: dict[str, Any]
     receive: Receive
     send: Send
+    holding: bodies.Holding
+    held: int = 0
     extra: Headers = ()
-    body_bytes_max: int = 0
     notes: dict[str, Any] = field(default_factory=dict)  # what the log says about it
     traced: bool = False
     marks: Marks | None = None  # of a traced request
@@ -45,28 +47,42 @@ class Exchange:
                 return bytes(value)
         return None
 
-    async def body(self) -> bytes:
-        """The request body. Raises InvalidRequest past the limit or where it breaks off."""
-        limit, parts, size = self.body_bytes_max, [], 0
+    def body_told(self) -> int | None:
+        """The length that the body is said to have; None: that is open."""
         told = self.header(b"content-length")
-        if told is not None and told.isdigit() and int(told) > limit:
-            raise too_large(limit)
-        while True:
-            try:
-                message = await asyncio.wait_for(self.receive(), BODY_SECONDS)
-            except TimeoutError:
-                raise RequestTimeout(
-                    f"No part of the request body came for {BODY_SECONDS} s.",
-                    code="body_timeout", headers=((b"connection", b"close"),)) from None
-            if message["type"] == "http.disconnect":
-                raise broken_off(told, size)
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise too_large(limit)
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
+        return int(told) if told is not None and told.isdigit() else None
+
+    async def body(self) -> bytes:
+        """The request body, held until `let_go`. Raises InvalidRequest past the limit or where it
+        breaks off, RequestTimeout, TooManyRequests."""
+        told, parts = self.body_told(), list[bytes]()
+        if told is not None and told > self.holding.body_bytes_max:
+            raise bodies.too_large(self.holding.body_bytes_max, f"{told}")
+        try:
+            async with asyncio.timeout(bodies.BODY_SECONDS):
+                while await self.part(parts):
+                    pass
+        except TimeoutError:
+            raise bodies.too_slow(self.held) from None
+        return b"".join(parts)
+
+    async def part(self, parts: list[bytes]) -> bool:
+        """Takes the body's next part; False: it was the last."""
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise bodies.broken_off(self.header(b"content-length"), self.held)
+        part = message.get("body", b"")
+        if self.held + len(part) > self.holding.body_bytes_max:
+            raise bodies.too_large(self.holding.body_bytes_max, f"{self.held + len(part)} or more")
+        self.holding.take(len(part))
+        self.held += len(part)
+        parts.append(part)
+        return bool(message.get("more_body"))
+
+    def let_go(self) -> None:
+        """The body is admitted, or the request is over: its bytes make room for others."""
+        self.holding.give(self.held)
+        self.held = 0
 
     async def until_disconnect(self) -> None:
         """Returns when the client has gone (or the response is complete)."""
@@ -89,17 +105,3 @@ class Exchange:
         """One error response in the words of the path's API; its status."""
         body = error.anthropic() if self.path.startswith("/v1/messages") else error.body()
         return await self.send_json(body, error.status, error.headers)
-
-
-def too_large(limit: int) -> InvalidRequest:
-    """A body over the limit."""
-    return InvalidRequest(f"The request body has more than {limit} bytes.",
-                          code="request_too_large", headers=((b"connection", b"close"),))
-
-
-def broken_off(told: bytes | None, size: int) -> InvalidRequest:
-    """A body whose framing is wrong, or whose client went away: then nobody reads this."""
-    expected = "chunks" if told is None else f"{told.decode('latin-1')} bytes"
-    return InvalidRequest(f"The request body is malformed or breaks off: expected {expected}, got "
-                          f"{size} bytes.", code="malformed_body",
-                          headers=((b"connection", b"close"),))

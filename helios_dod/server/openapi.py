@@ -18,13 +18,15 @@ ERRORS = {
     400: "The request cannot be served as it stands; the error names the field",
     401: "An API key is required", 404: "No such path, model or live request",
     405: "The path exists, not for this method", 408: "The request body did not arrive",
-    409: "The request was aborted by its id", 429: "Every permit is taken; see Retry-After",
+    409: "The request was aborted by its id",
+    429: "Every permit is taken, or bodies that are being received fill their budget; see "
+         "Retry-After",
     500: "The model, the device or the engine failed",
     503: "Starting, draining, failed, or the scheduler cannot take the request",
     504: "The request's own deadline passed",
 }
-COMMON = (400, 401, 404, 408, 500, 503)
-GENERATING = (*COMMON, 409, 429, 504)
+COMMON = (400, 401, 404, 408, 429, 500, 503)
+GENERATING = (*COMMON, 409, 504)
 
 TEXT: dict[str, Any] = {"type": "string"}
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
