@@ -215,7 +215,7 @@ def test_eight_lanes_of_wide_rows_beside_a_share_agree_with_plain(monkeypatch):
 
     monkeypatch.setattr(graphs, "_ask_for_shared", asking)
     checkpoint = random_checkpoint(replace(
-        SMALL_SHAPES["small"], layers=1, hidden=2048, heads=16, key_heads=4, head=128,
+        SMALL_SHAPES["small"], layers=1, windows=(0,), hidden=2048, heads=16, key_heads=4, head=128,
         intermediate=4096, vocabulary=5000, rotary=Rotary(10_000.0, 128)))
     options = replace(OPTIONS, lanes=8)
     plain = Harness(build(checkpoint, options, cuda=False), PlainDevice(), slots=8, pages=64)

@@ -3,6 +3,7 @@ buffers: kernels that follow one another overlap, so a kernel alone says little.
 
     python perf/h200/variants.py save 8b FILE.pickle     # no GPU
     python perf/h200/variants.py run 8b FILE.pickle      # logits against the first variant's, times
+    python perf/h200/variants.py run 8b FILE.pickle host # and what the host adds
 
 A variant: tiles of products of few tokens (warps, depth, blocks), which products take them, and
 blocks that they are split into; of attention in rings (splits, warps, depth); tokens up to which
@@ -193,8 +194,8 @@ def host_time(harness: Harness, shape: str, batch: int, program: int) -> None:
     print(f"{shape} {batch}: host {1e3 * (whole - alone):.2f} us a step", flush=True)
 
 
-def run(shape: str, path: str) -> None:
-    """Times every variant."""
+def run(shape: str, path: str, host: str = "") -> None:
+    """Times every variant, and on demand what the host adds to a step."""
     measure.REPETITIONS = 3
     harness = loaded(path)
     names = [program.name for program in harness.manifest.programs]
@@ -212,7 +213,7 @@ def run(shape: str, path: str) -> None:
             print(f"{shape} {batch} {variant}: {np.median(times):.4f} ({min(times):.4f}-"
                   f"{max(times):.4f}) ms, off {spread.max():.4f}", flush=True)
         landed = names.index(f"decode.{batch}.{variants.index(OWN)}")
-        if batch in (1, 64):
+        if host and batch in (1, 64):
             host_time(harness, shape, batch, landed)
         if batch in ALONE:
             measure.profile(harness, landed)
