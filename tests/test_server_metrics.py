@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_contract_names_and_launches() -> None:
     assert found["helios_launches_total|batch=8|operation=decode|packed=8"] == 13
     assert found["helios_constrained_in_flight_max"] == 1 and "vllm:" not in text
     assert found["helios_waits_total|reason=permit"] == 0
+
+
+def test_no_series_occurs_twice() -> None:
+    memory = SharedMemory(TEST_MIN)
+    exporter = Exporter(memory, lambda: "a model")
+    programs = exporter.collector.tables.world[0]["programs"]
+    programs["program_count"] = 4
+    for row, (launches, cost_ns) in enumerate(((30, 1_000), (10, 5_000), (8, 0), (2, 7_000))):
+        programs["operation"][row] = OP_DECODE
+        programs["batch"][row] = programs["packed"][row] = 4 if row < 3 else 8
+        programs["launches"][row] = launches
+        programs["observed_count"][row][0], programs["cost_ns"][row][0] = bool(cost_ns), cost_ns
+    text = exporter.text().decode()
+    series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#")
+    assert len(series) > 100 and set(series.values()) == {1}, series.most_common(3)
+    found = samples(text)
+    # Of 40 timed launches, 30 took 1 us and 10 took 5.
+    assert found["helios_program_seconds|batch=4|operation=decode|packed=4"] == 2e-6
+    assert found["helios_program_seconds|batch=8|operation=decode|packed=8"] == 7e-6
+    assert found["helios_launches_total|batch=4|operation=decode|packed=4"] == 48
 
 
 def test_histograms_count_each_choice_once() -> None:

@@ -204,20 +204,7 @@ def own(tables: Tables) -> Iterator[Metric]:
         yield family(f"helios_{name}", help_text, value=int(tables.counters[name]))
     for name, (help_text, value) in tables.gauges().items():
         yield GaugeMetricFamily(f"helios_{name}", help_text, value=value)
-    launches = CounterMetricFamily("helios_launches", "Launches by program",
-                                   labels=["operation", "batch", "packed"])
-    cost = GaugeMetricFamily("helios_program_seconds", "Mean time of late launches",
-                             labels=["operation", "batch", "packed"])
-    summed: dict[tuple[str, str, str], int] = {}
-    for operation, batch, packed, count, nanoseconds in tables.programs():
-        labels = (operation, str(batch), str(packed))
-        if nanoseconds and count:
-            cost.add_metric(labels, nanoseconds / 1e9)
-        summed[labels] = summed.get(labels, 0) + count
-    for labels, count in summed.items():
-        launches.add_metric(labels, count)
-    yield launches
-    yield cost
+    yield from launched(tables)
     waits = CounterMetricFamily("helios_waits", "Times that something waited", labels=["reason"])
     for name, reason in WAITS.items():
         if name in tables.counters.dtype.names:
@@ -225,6 +212,27 @@ def own(tables: Tables) -> Iterator[Metric]:
     waits.add_metric(["permit"], int(tables.workers["permits_full"].sum()))
     yield waits
     yield from edge(tables)
+
+
+def launched(tables: Tables) -> Iterator[Metric]:
+    """What programs did. Programs that differ only in what they bind are one series: their
+    launches summed, their times averaged by launches."""
+    names = ["operation", "batch", "packed"]
+    launches = CounterMetricFamily("helios_launches", "Launches by program", labels=names)
+    cost = GaugeMetricFamily("helios_program_seconds", "Mean time of late launches", labels=names)
+    summed: dict[tuple[str, str, str], list[int]] = {}  # launches, those timed, their time
+    for operation, batch, packed, count, nanoseconds in tables.programs():
+        sums = summed.setdefault((operation, str(batch), str(packed)), [0, 0, 0])
+        sums[0] += count
+        if nanoseconds:
+            sums[1] += count
+            sums[2] += count * nanoseconds
+    for labels, (count, timed, nanoseconds) in summed.items():
+        launches.add_metric(labels, count)
+        if timed:
+            cost.add_metric(labels, nanoseconds / timed / 1e9)
+    yield launches
+    yield cost
 
 
 def edge(tables: Tables) -> Iterator[Metric]:
