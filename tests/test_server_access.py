@@ -19,6 +19,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from server_harness import PATIENCE_S, Server, open_stream, serving, wait_until
 
+from helios_dod.server.access import log_request
+from helios_dod.server.bodies import Holding
+from helios_dod.server.http import Exchange
+
 KEYS = ("first-key", "second-key")
 ORIGIN = "http://localhost:3000"
 
@@ -99,6 +103,26 @@ def test_request_ids_and_logs(guarded: Server) -> None:
     assert entry["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"]
     assert lines()["mine-2"]["status"] == 401
     assert "Zebra" not in guarded.output and KEYS[0] not in guarded.output
+
+
+def test_no_request_writes_another_log_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async def never() -> Any:
+        raise AssertionError
+
+    def logged(path: str, **notes: Any) -> str:
+        exchange = Exchange({"method": "GET", "path": path, "headers": []}, never, never,
+                            Holding(1), notes=notes)
+        log_request(exchange, "text", b"id-1", 404, 0)
+        return capsys.readouterr().err
+
+    for path in ("/a\nevent=request status=200", "/\r\x1b[2J", "/\u2028\x85\x7f", "/ b",
+                 '/"', "/a=b", "/\udcff", "/\\", ""):
+        line = logged(path, prompt_tokens=3)
+        assert line.endswith(" prompt_tokens=3\n") and line[:-1].isascii()
+        assert line[:-1].isprintable()
+        said = line.split(" path=")[1].rpartition(" status=404 ms=")[0]
+        assert json.loads(said) == path
+    assert " path=/v1/models?x,y status=404 " in logged("/v1/models?x,y")
 
 
 def test_body_limit(guarded: Server) -> None:

@@ -14,6 +14,7 @@ from helios_dod.server.http import Exchange, Headers
 
 OPEN_PATHS = frozenset(("/", "/health", "/ready", "/version", "/metrics", "/openapi.json"))
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+PLAIN = re.compile(r"[!#-<>-\[\]-~]+")  # of a text log line: no space, quote, = or backslash
 PREFLIGHT_SECONDS = b"600"
 ALLOWED_HEADERS = b"authorization, content-type, x-api-key, x-request-id, anthropic-version"
 
@@ -78,6 +79,6 @@ def log_request(exchange: Exchange, form: str, request: bytes, status: int, bega
     if form == "json":
         line = json.dumps(entry)
     else:
-        line = " ".join(f"{name}={json.dumps(value) if ' ' in str(value) else value}"
+        line = " ".join(f"{name}={value if PLAIN.fullmatch(str(value)) else json.dumps(value)}"
                         for name, value in entry.items())
     print(line, file=sys.stderr, flush=True)
