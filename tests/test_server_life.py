@@ -1,7 +1,9 @@
 """Admission, disconnects, slow readers, faults and shutdown, over the engine's test double."""
 
+import ctypes
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -183,6 +185,27 @@ def test_a_signal_may_interrupt_the_wait_anywhere() -> None:
     thread.start()
     thread.join(10)
     assert turns == [1]
+
+
+TGKILL = 234  # of x86_64; libc has no name for it
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of a system call")
+def test_a_signal_ends_the_server_whichever_thread_takes_it(core: Path) -> None:
+    """The main thread waits without a timeout, and handlers run there only."""
+    with serving(core) as server:
+        pid = server.process.pid
+        other = next(int(t) for t in os.listdir(f"/proc/{pid}/task") if int(t) != pid)
+        assert ctypes.CDLL(None).syscall(TGKILL, pid, other, signal.SIGTERM) == 0
+        assert server.process.wait(server_harness.PATIENCE_S) == 0
+
+
+def test_a_signal_of_a_stopped_server_ends_it(core: Path) -> None:
+    with serving(core) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        assert server.process.wait(server_harness.PATIENCE_S) == 0
 
 
 def test_starting_is_503(core: Path) -> None:

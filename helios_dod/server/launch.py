@@ -143,6 +143,7 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
     service, options = launch.memory.service, launch.options
     try:
         die_with_parent(parent)
+        signal.set_wakeup_fd(-1)  # a restart forks from the parent's loop, which listens
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -261,6 +262,7 @@ def run_workers(launch: Launch) -> None:
 
     def spawn(worker_id: int, *args: Any, **kwargs: Any) -> None:
         die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)  # a terminal's Ctrl-C is for the parent, which tells the workers
         index[0] = worker_id - 1
         MPServer._spawn_asgi_lifespan_worker(worker_id, *args, **kwargs)

@@ -14,18 +14,25 @@ from granian.server.mp import MPServer
 
 YOUNG_SECONDS = 5.0  # a worker that dies younger is in trouble
 DELAY_SECONDS_MAX = 8.0
+PIPE_BYTES = 1 << 16  # all that a pipe holds, pipe(7)
 
 
 class Wake:
-    """An event that signal handlers set. `threading.Event` takes a lock in every call: a handler
-    that interrupts its thread there waits for that thread, which is itself, for ever."""
+    """An event that signals and their handlers set. `threading.Event` takes a lock in every call: a
+    handler that interrupts its thread there waits for that thread, which is itself, for ever."""
 
     def __init__(self) -> None:
-        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.descriptor, self.end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def listen(self) -> None:
+        """Signals set it from here on, whichever thread the kernel gives them to: a handler by
+        itself runs only once the main thread does, which waits."""
+        signal.set_wakeup_fd(self.end, warn_on_full_buffer=False)
 
     def set(self) -> None:
         """Ends the wait of now, or the next one."""
-        os.eventfd_write(self.descriptor, 1)
+        with contextlib.suppress(BlockingIOError):  # full: it is set
+            os.write(self.end, b"\0")
 
     def wait(self) -> None:
         """Until it is set; handlers run meanwhile."""
@@ -34,7 +41,7 @@ class Wake:
     def clear(self) -> None:
         """What is set from here on is waited for."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.descriptor)
+            os.read(self.descriptor, PIPE_BYTES)
 
 
 class Supervisor(MPServer):
@@ -76,6 +83,7 @@ class Supervisor(MPServer):
 
     def _serve_loop(self, spawn_target: Any, target_loader: Any) -> None:
         """Until a signal: starts dead workers again and looks after the engine."""
+        self.main_loop_interrupt.listen()
         signal.signal(signal.SIGCHLD, self.on_child)
         self.engine_ended()  # it may have ended before anybody listened
         while not self.interrupt_signal:
@@ -89,6 +97,7 @@ class Supervisor(MPServer):
             for index in dead:
                 self.start_again(index, spawn_target, target_loader)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
 
     def start_again(self, index: int, spawn_target: Any, target_loader: Any) -> None:
         """One dead worker, after a pause that grows while it dies young."""
