@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import server_harness
 import text_tables
@@ -72,6 +73,37 @@ def test_bodies_being_received_have_a_budget(server: Server, path: str) -> None:
     for _ in range(bodies.BODIES_HELD + 2):  # and with those who were answered
         with connect(server, head(len(whole)) + whole) as connection:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/tokenize",
+         "/v1/messages/count_tokens", "/detokenize", "/v1/abort")
+
+
+@pytest.mark.parametrize(("headers", "status", "said"), [
+    ({}, 200, ""), ({"content-type": "application/json"}, 200, ""),
+    ({"content-type": "Application/JSON; charset=utf-8", "origin": "http://a"}, 200, ""),
+    ({"content-type": "application/vnd.api+json"}, 200, ""),
+    ({"content-encoding": "identity"}, 200, ""),
+    ({"content-type": "text/plain"}, 415, "expected application/json, got 'text/plain'"),
+    ({"content-type": "application/x-www-form-urlencoded"}, 415, "urlencoded"),
+    ({"content-type": "text/plain;application/json"}, 415, "Content-Type"),
+    ({"content-type": ""}, 415, "got ''"),
+    ({"origin": "http://a"}, 415, "expected application/json, got none"),
+    ({"content-encoding": "gzip"}, 415, "Content-Encoding: expected identity or none, got 'gzip'"),
+])
+def test_kinds_of_bodies(server: Server, headers: dict[str, str], status: int, said: str) -> None:
+    content = json.dumps(server_harness.body(max_tokens=1))
+    answer = httpx.post(server.url + POSTS[0], content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+    for path in POSTS if status == 415 else ():
+        answer = httpx.post(server.url + path, content=content, headers=headers)
+        assert answer.status_code == 415 and said in answer.json()["error"]["message"]
+        assert (answer.json().get("type") == "error") == path.startswith("/v1/messages")
+
+
+def test_the_document_tells_of_kinds(server: Server) -> None:
+    paths = server.get("/openapi.json").json()["paths"]
+    assert all("415" in paths[path]["post"]["responses"] for path in POSTS)
 
 
 def test_a_long_body_is_not_read_while_no_permit_is_free(server: Server) -> None:

@@ -3,7 +3,12 @@ bytes of all of them together."""
 
 from dataclasses import dataclass
 
-from helios_dod.server.errors import InvalidRequest, RequestTimeout, TooManyRequests
+from helios_dod.server.errors import (
+    InvalidRequest,
+    RequestTimeout,
+    TooManyRequests,
+    UnsupportedMedia,
+)
 
 BODY_SECONDS = 120  # for a whole request body, from its first wait to its last byte
 BODIES_HELD = 8  # bodies of the largest size that a worker holds at once before admission
@@ -39,6 +44,22 @@ class Holding:
         """Takes bytes off the count."""
         assert 0 <= count <= self.used
         self.used -= count
+
+
+def check_media(kind: bytes | None, encoding: bytes | None, from_page: bool) -> None:
+    """Raises UnsupportedMedia for a body that is not JSON by its headers. A program may leave its
+    kind out; a page may not: browsers ask nobody before they send what has no kind or a plain one
+    to another origin."""
+    media = (kind or b"").split(b";")[0].strip().lower()
+    json = media == b"application/json" or media.endswith(b"+json")
+    if not json and (kind is not None or from_page):
+        got = "none" if kind is None else repr(kind[:200].decode("latin-1"))
+        raise UnsupportedMedia(f"Content-Type: expected application/json, got {got}.",
+                               code="unsupported_media_type")
+    if encoding is not None and encoding.strip().lower() != b"identity":
+        raise UnsupportedMedia("Content-Encoding: expected identity or none, got "
+                               f"{encoding[:200].decode('latin-1')!r}.",
+                               code="unsupported_encoding")
 
 
 def too_large(limit: int, got: str) -> InvalidRequest:

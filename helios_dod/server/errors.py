@@ -73,6 +73,12 @@ class Aborted(ApiError):
     status, type = 409, "request_aborted"
 
 
+class UnsupportedMedia(ApiError):
+    """A body that is not JSON, or is compressed."""
+
+    status, type, anthropic_type = 415, "invalid_request_error", "invalid_request_error"
+
+
 class TooManyRequests(ApiError):
     """Every permit is taken."""
 

@@ -54,7 +54,9 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The request body, held until `let_go`. Raises InvalidRequest past the limit or where it
-        breaks off, RequestTimeout, TooManyRequests."""
+        breaks off, UnsupportedMedia, RequestTimeout, TooManyRequests."""
+        bodies.check_media(self.header(b"content-type"), self.header(b"content-encoding"),
+                           from_page=self.header(b"origin") is not None)
         told, parts = self.body_told(), list[bytes]()
         if told is not None and told > self.holding.body_bytes_max:
             raise bodies.too_large(self.holding.body_bytes_max, f"{told}")

@@ -19,13 +19,14 @@ ERRORS = {
     401: "An API key is required", 404: "No such path, model or live request",
     405: "The path exists, not for this method", 408: "The request body did not arrive",
     409: "The request was aborted by its id",
+    415: "The body is not JSON by its Content-Type, or has a Content-Encoding",
     429: "Every permit is taken, or bodies that are being received fill their budget; see "
          "Retry-After",
     500: "The model, the device or the engine failed",
     503: "Starting, draining, failed, or the scheduler cannot take the request",
     504: "The request's own deadline passed",
 }
-COMMON = (400, 401, 404, 408, 429, 500, 503)
+COMMON = (400, 401, 404, 408, 415, 429, 500, 503)
 GENERATING = (*COMMON, 409, 504)
 
 TEXT: dict[str, Any] = {"type": "string"}
