@@ -46,6 +46,11 @@ def test_order_of_sources(tmp_path: Path, name: str, text: str) -> None:
     ("prot: 1", ("prot", "unknown")), ("port: x", ("port", "x")), ("- a", ("list",)),
     ("port: [", ("a.yaml",)), ("trust-weights: maybe", ("trust-weights", "maybe")),
     ("port: {a: 1}", ("port",)), ("limits: VAST", ("limits", "VAST")),
+    ("port: [1, 2]", ("port", "one plain value", "[1, 2]")), ("core: [a]", ("core", "['a']")),
+    ("core: {a: 1}", ("core",)), ("log: [text]", ("log", "['text']")), ("log: on", ("log", "True")),
+    ("no-ui: [true]", ("no-ui",)), ("cors-origin: [[a]]", ("cors-origin", "['a']")),
+    ("config: b.yaml", ("config: a file cannot name another",)), ("port: off", ("port", "False")),
+    ("max-active: 1\nmax_active: 2", ("max_active: the same option as max-active",)),
 ])
 def test_wrong_files(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     path = tmp_path / "a.yaml"
@@ -54,6 +59,17 @@ def test_wrong_files(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
         options("--config", str(path))
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.toml"])
+def test_off_is_a_word_where_it_is_a_choice(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("log: off\nno-ui: on" if name == "a.yaml" else "log = false\nno-ui = true")
+    filed = options("--config", str(path), "--max-active=1")
+    assert (filed.log, filed.no_ui) == ("off", True)
+    assert options(log="off").log == "off"
+    path.write_text("log: 'off'" if name == "a.yaml" else 'log = "off"')
+    assert options("--config", str(path)).log == "off"
 
 
 def test_wrong_variables_and_missing_files(tmp_path: Path) -> None:

@@ -52,33 +52,49 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"--config: {path}: expected option names and values, "
                         f"got {type(found).__name__}")
+    if "config" in found:
+        raise UserError(f"--config: {path}: config: a file cannot name another file")
     return found
+
+
+def plain_value(value: Any, action: argparse.Action) -> Any:
+    """The value as the command line would have it. on and off are truth values to YAML."""
+    word = {True: "on", False: "off"}[value] if isinstance(value, bool) else None
+    return word if word in (action.choices or ()) else value
+
+
+def word_of(key: str, value: Any, action: argparse.Action, source: str) -> list[str]:
+    """The command-line word of one value; none for a flag that is not set. Raises UserError."""
+    if not action.option_strings:
+        return [str(value)]
+    if action.nargs != 0:
+        return [f"{action.option_strings[0]}={value}"]
+    truth = str(value).lower()
+    if truth not in TRUE + FALSE:
+        raise UserError(f"{source}: {key}: expected true or false, got {value!r}")
+    return [action.option_strings[0]] if truth in TRUE else []
 
 
 def words_of(values: Mapping[str, Any], actions: Mapping[str, argparse.Action],
              source: str) -> list[str]:
     """Command-line words of options by name, with - or _. Raises UserError naming the source."""
-    words, positional = [], []
+    words, positional, spelled = list[str](), list[str](), dict[str, str]()
     for key, value in values.items():
         dest = str(key).replace("-", "_")
         action = actions.get(dest)
         if action is None:
             raise UserError(f"{source}: unknown option {key!r}")
+        if dest in spelled:
+            raise UserError(f"{source}: {key}: the same option as {spelled[dest]}, given twice")
+        spelled[dest] = key
         if value is None:
             continue
-        if not action.option_strings:
-            positional.append(str(value))
-        elif action.nargs == 0:
-            truth = str(value).lower()
-            if truth not in TRUE + FALSE:
-                raise UserError(f"{source}: {key}: expected true or false, got {value!r}")
-            if truth in TRUE:
-                words.append(action.option_strings[0])
-        else:
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, dict | list):
-                    raise UserError(f"{source}: {key}: expected a plain value, got {each!r}")
-                words.append(f"{action.option_strings[0]}={each}")
+        many = isinstance(value, list) and isinstance(action, argparse._AppendAction)
+        for each in value if many else [value]:
+            if isinstance(each, dict | list):
+                raise UserError(f"{source}: {key}: expected one plain value, got {each!r}")
+            (words if action.option_strings else positional).extend(
+                word_of(key, plain_value(each, action), action, source))
     return [*words, *positional]
 
 
