@@ -132,6 +132,31 @@ def test_values_that_no_server_has(name: str, value: str, problem: str) -> None:
         serve_options(options(f"--{name}={value}"))
 
 
+@pytest.mark.parametrize(("words", "problem"), [
+    (("--uds=a", "--port=8000"), "--port: cannot be combined with --uds"),
+    (("--uds=a", "--host=::1"), "--host: cannot be combined with --uds"),
+    (("--step-ms=8",), "--step-ms: goes with --executor simulated"),
+    (("--token-us=1",), "--token-us: goes with --executor simulated"),
+    (("--pace=real",), "--pace: goes with --executor simulated"),
+    (("--record-ticks=5",), "--record-ticks: goes with --record"),
+])
+def test_options_without_effect_are_refused(words: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        serve_options(options(*words))
+    name, _, value = words[-1].removeprefix("--").partition("=")
+    with pytest.raises(UserError, match=problem):
+        serve_options(options(*words[:-1], **{name.replace("-", "_"): value}))
+
+
+def test_options_with_effect_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("port: null\nstep-ms: null\n")
+    for words in (("--uds=a",), ("--uds=a", "--config", str(path)), ("--port=1", "--host=::1"),
+                  ("--record=a", "--record-ticks=5"),
+                  ("--executor=simulated", "--step-ms=8", "--token-us=1", "--pace=real")):
+        assert serve_options(options(*words))
+
+
 def test_places_that_no_server_listens_on(capsys: pytest.CaptureFixture[str]) -> None:
     for host in ("\udcff", "a" * 64 + ".example", "a..b"):
         with pytest.raises(LaunchError, match=r"--host: not the name|cannot listen"):

@@ -293,6 +293,18 @@ def tls_files(args: argparse.Namespace) -> tuple[Path, Path] | None:
     return args.tls_cert, args.tls_key
 
 
+def check_effects(args: argparse.Namespace) -> None:
+    """Raises UserError for an option that could have no effect beside the others."""
+    for names, effective, problem in (
+            (("host", "port"), args.uds is None, "cannot be combined with --uds"),
+            (("pace", "step_ms", "token_us", "costs"), args.executor == "simulated",
+             "goes with --executor simulated, got --executor core"),
+            (("record_ticks",), args.record is not None, "goes with --record, which is not given")):
+        for name in names:
+            if name in args.given and not effective:
+                raise UserError(f"--{name.replace('_', '-')}: {problem}")
+
+
 def serve_options(args: argparse.Namespace) -> "ServeOptions":
     """ServeOptions of the command line. Raises UserError."""
     from helios_dod.frontend.syntaxes import compose
@@ -311,8 +323,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
         served_id = served_id and served_id + SIMULATED
         engine = partial(run_engine, planner=simulated(args))
     compose(args.tool_syntax, args.reasoning_syntax)  # refuses unknown names at once
-    if args.costs is not None and args.executor != "simulated":
-        raise UserError("--costs: goes with --executor simulated, got --executor core")
+    check_effects(args)
     for name, high in NUMBERS_MAX.items():
         if not 0 <= getattr(args, name) <= high:
             raise UserError(f"--{name.replace('_', '-')}: must be between 0 and {high}, "

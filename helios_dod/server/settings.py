@@ -100,14 +100,15 @@ def words_of(values: Mapping[str, Any], actions: Mapping[str, argparse.Action],
 
 def settle(args: argparse.Namespace, declare: Callable[[Sections], None],
            environment: Mapping[str, str]) -> argparse.Namespace:
-    """All options. args: what the command line gives. Raises UserError."""
+    """All options, and as `given` the names of those that some source gives. args: what the command
+    line gives. Raises UserError."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     declare(Sections(parser, bare=False))
     actions = {action.dest: action for action in parser._actions}
     variables = {name.removeprefix(PREFIX).lower(): value for name, value in environment.items()
                  if name.startswith(PREFIX)}
     config = getattr(args, "config", None) or variables.pop("config", None)
-    values = parser.parse_args([])
+    values, given_names = parser.parse_args([]), set[str]()
     sources: list[tuple[str, Mapping[str, Any]]] = []
     if config is not None:
         sources.append((str(config), read_file(Path(config))))
@@ -117,12 +118,16 @@ def settle(args: argparse.Namespace, declare: Callable[[Sections], None],
             found = parser.parse_args(words_of(given, actions, source))
         except (argparse.ArgumentError, SystemExit) as error:
             raise UserError(f"{source}: {error}") from None
-        for key in given:
+        for key, value in given.items():
             dest = str(key).replace("-", "_")
             setattr(values, dest, getattr(found, dest))
+            if value is not None:
+                given_names.add(dest)
     for dest, value in vars(args).items():
         if value is not None:  # a positional that is not given
             setattr(values, dest, value)
+            given_names.add(dest)
+    values.given = frozenset(given_names)
     return values
 
 
