@@ -141,6 +141,22 @@ def test_what_would_not_compile_is_a_400(client: openai.OpenAI, kind: str) -> No
     assert answer.choices[0].message.content == "on"
 
 
+def test_a_token_ends_a_structured_answer(client: openai.OpenAI) -> None:
+    """Contract, String stops: only strings exclude structured output."""
+    asked = {"structured_outputs": {"choice": ["on"]}, "return_token_ids": True}
+    whole = chat(client, extra_body=asked).choices[0]
+    assert whole.message.content == "on" and whole.finish_reason == "stop"
+    token = whole.token_ids[-2]  # the last before EOS
+    for name, stop, reason in (("stop_token_ids", [token], token),
+                               ("stop_token_sequences", [[token]], [token])):
+        cut = chat(client, extra_body={**asked, name: stop}).choices[0]
+        assert cut.token_ids == whole.token_ids[:-1] and cut.finish_reason == "stop"
+        assert cut.stop_reason == reason
+        assert cut.message.content in ("", "o") and cut.message.content != "on"
+    again = chat(client, extra_body=asked).choices[0]
+    assert again.token_ids == whole.token_ids
+
+
 @pytest.mark.parametrize(("fields", "param"), [
     ({"extra_body": {"guided_regex": "a"}, "stop": ["x"]}, "stop"),
     ({"extra_body": {"guided_regex": "a", "ignore_eos": True}}, "ignore_eos"),

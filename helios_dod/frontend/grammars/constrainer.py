@@ -52,11 +52,10 @@ def field_of(demand: Demand) -> str:
 
 
 def check_together(request: ChatRequest, field: str) -> None:
-    """Raises RequestError for what cannot go with a constrained answer."""
+    """Raises RequestError for what cannot go with a constrained answer. Stops of tokens can: they
+    end it where its grammar would go on, as the limit does."""
     stops = request.stop is not None and request.stop != []
-    for name, given in (("stop", stops), ("stop_token_ids", bool(request.stop_token_ids)),
-                        ("stop_token_sequences", bool(request.stop_token_sequences)),
-                        ("ignore_eos", bool(request.ignore_eos)),
+    for name, given in (("stop", stops), ("ignore_eos", bool(request.ignore_eos)),
                         ("min_tokens", bool(request.min_tokens))):
         if given:
             raise RequestError(f"'{name}' cannot be combined with '{field}': the output ends where "
