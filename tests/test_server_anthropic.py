@@ -100,7 +100,8 @@ def test_thinking_is_the_template_s_switch(server: Server) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"),
-    ({"messages": []}, "messages"), ({"mcp_servers": []}, "mcp_servers"),
+    ({"messages": []}, "messages"), ({"messages": [], "system": "x"}, "'messages' must hold at"),
+    ({"mcp_servers": []}, "mcp_servers"),
     ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
      "messages[0].content[0].source"),
@@ -115,6 +116,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
              "content": [{"type": "text", "text": "seen"}, {"type": "image", "source": {
                  "type": "url", "url": "https://example.com/a.png"}}]}]}]},
      "'messages[2].content[1].content[1].source'"),
+    ({"system": "x", "messages": [
+        {"role": "user", "content": "Hello"}, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "a", "name": "see", "input": {}}] * 1025}]},
+     "'messages[1].content' has 1025 entries; at most 1024"),
     ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "type"),
@@ -133,6 +138,11 @@ def test_refusals(server: Server, fields: dict[str, Any], word: str) -> None:
     assert set(body) == {"type", "error"} and body["type"] == "error"
     assert body["error"]["type"] == "invalid_request_error"
     assert word in body["error"]["message"], body
+
+
+def test_what_no_count_is_made_of(server: Server) -> None:
+    answer = post(server, path="/v1/messages/count_tokens", messages=[], system="x")
+    assert answer.status_code == 400 and "'messages' must hold" in answer.json()["error"]["message"]
 
 
 def test_errors_in_anthropic_s_words(server: Server) -> None:

@@ -114,6 +114,7 @@ def test_logprobs(client: openai.OpenAI) -> None:
     entries = answer.output[0].content[0].logprobs
     assert b"".join(bytes(entry.bytes) for entry in entries).decode() == SCRIPTS["text"]
     assert all(len(entry.top_logprobs) == 2 for entry in entries)
+    assert ask(client, top_logprobs=0).output[0].content[0].text == SCRIPTS["text"]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

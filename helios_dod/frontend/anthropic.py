@@ -130,6 +130,8 @@ def decode_message(body: bytes, counting: bool = False) -> tuple[MessageRequest,
     request: MessageRequest = MESSAGE.decode(body)
     if request.max_tokens is None and not counting:
         missing("max_tokens")
+    if not request.messages:
+        refuse("messages", "must hold at least one message")
     messages = []
     if request.system:
         messages.append({"role": "system", "content": text_of(request.system, "system")})
@@ -147,7 +149,10 @@ def decode_message(body: bytes, counting: bool = False) -> tuple[MessageRequest,
         fields["tool_choice"] = choice_of(choice)
         if choice.disable_parallel_tool_use:
             fields["parallel_tool_calls"] = False
-    return request, CHAT.convert(fields, CHAT_NAMES)
+    try:
+        return request, CHAT.convert(fields, CHAT_NAMES)
+    except RequestError as error:
+        raise error.renamed(places(request)) from None
 
 
 def tool_of(tool: ToolDeclaration, field: str) -> dict[str, Any]:
@@ -244,9 +249,10 @@ def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
     return [message]
 
 
-def image_names(request: MessageRequest) -> dict[str, str]:
-    """Where the chat request has an image -> the field of the message request that it is from: a
-    system text stands before all others there, and results of tools are messages of their own."""
+def places(request: MessageRequest) -> dict[str, str]:
+    """Where the chat request has an image or calls of tools -> the field of the message request
+    that they are from: a system text stands before all others there, and results of tools are
+    messages of their own."""
     names: dict[str, str] = {}
     count = 1 if request.system else 0
     for i, turn in enumerate(request.messages):
@@ -257,9 +263,11 @@ def image_names(request: MessageRequest) -> dict[str, str]:
                    if block.type == "tool_result" and isinstance(block.content, list)
                    for k, inner in enumerate(block.content) if inner.type == "image"]
         sources += [f"{field}[{at}].source" for at, block in listed if block.type == "image"]
-        places = [f"messages[{count + k}].content[{j}].image_url" for k, message in enumerate(made)
+        images = [f"messages[{count + k}].content[{j}].image_url" for k, message in enumerate(made)
                   if isinstance(message["content"], list)
                   for j, part in enumerate(message["content"]) if part["type"] == "image_url"]
-        names |= zip(places, sources, strict=True)
+        if turn.role == "assistant":
+            names[f"messages[{count}].tool_calls"] = field
+        names |= zip(images, sources, strict=True)
         count += len(made)
     return names

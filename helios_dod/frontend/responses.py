@@ -132,12 +132,12 @@ def decode_response(body: bytes) -> tuple[ResponseRequest, ChatRequest]:
         if name != INCLUDED:
             refuse("include", f"supports {INCLUDED!r} only, got {name!r}", "unsupported_value")
     scored = bool(request.include)
-    if request.top_logprobs is not None and not scored:
+    if request.top_logprobs and not scored:
         refuse("top_logprobs", f"needs {INCLUDED!r} in 'include'")
     fields: dict[str, Any] = {name: getattr(request, name) for name in SAME}
     fields.update(
         messages=messages_of(request), max_completion_tokens=request.max_output_tokens,
-        logprobs=scored or None, top_logprobs=request.top_logprobs,
+        logprobs=scored or None, top_logprobs=request.top_logprobs if scored else None,
         tools=[tool_of(tool, i) for i, tool in enumerate(request.tools or ())] or None,
         tool_choice=choice_of(request.tool_choice))
     if request.reasoning is not None:

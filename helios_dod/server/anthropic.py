@@ -10,7 +10,7 @@ from helios_dod.frontend.anthropic import (
     CHAT_NAMES,
     MessageRequest,
     decode_message,
-    image_names,
+    places,
 )
 from helios_dod.frontend.messages import THINKING_SWITCHES
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, REASONING, Event
@@ -175,14 +175,14 @@ class MessageEndpoint:
         try:
             return self.preparer.prepare(self.settled(request), context)
         except RequestError as error:
-            raise error.renamed(CHAT_NAMES | image_names(request.message)) from None
+            raise error.renamed(CHAT_NAMES | places(request.message)) from None
 
     def count(self, request: Asked) -> bytes:
         """The body of a count_tokens answer. Raises RequestError."""
         try:
             tokens = self.preparer.prompt_tokens(self.settled(request))
         except RequestError as error:
-            raise error.renamed(CHAT_NAMES | image_names(request.message)) from None
+            raise error.renamed(CHAT_NAMES | places(request.message)) from None
         return as_json({"input_tokens": len(tokens)})
 
     def script(self, request: Asked, id: str, created: int, prepared: Prepared) -> MessageScript:
