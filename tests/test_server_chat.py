@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import server_harness
@@ -217,10 +218,22 @@ def test_accepted_fields(server: Server, fields: dict[str, Any]) -> None:
     b'{"model":"fake-model","messages":[{"role":"user","content":"x"}],"stop":' + b"[" * 50_000,
 ])
 def test_malformed_bodies(server: Server, content: bytes) -> None:
-    import httpx
-
     answer = httpx.post(server.url + "/v1/chat/completions", content=content)
     assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("name", "value", "limit"), [
+    ("temperature", "1e999", "between 0 and 2"), ("top_p", "-1e999", "between 0 and 1"),
+    ("seed", "1" * 5000, "between -9223372036854775808 and 18446744073709551615"),
+    ("seed", "9" * 30, f"and 18446744073709551615, got {'9' * 30}"), ("n", "1e400", "between 1"),
+])
+def test_numbers_that_cannot_be_read_have_a_limit_too(server: Server, name: str, value: str,
+                                                      limit: str) -> None:
+    content = json.dumps(server_harness.body())[:-1] + f', "{name}": {value}}}'
+    answer = httpx.post(server.url + "/v1/chat/completions", content=content)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == name, error
+    assert error["message"].startswith(f"'{name}' must be ") and limit in error["message"]
 
 
 def test_large_body(server: Server) -> None:

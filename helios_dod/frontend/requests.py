@@ -296,6 +296,10 @@ def refuse_shape(problem: str, shape: Shape) -> NoReturn:
     if value and allowed:
         raise RequestError(f"'{path}' must be one of {', '.join(allowed)}, got {value[1]}.", path,
                            "invalid_value")
+    if reason.endswith("out of range") and path in BOUNDS:  # the decoder does not say of what
+        low, high = BOUNDS[path]
+        raise RequestError(f"'{path}' must be between {low} and {high}, got a number too large to "
+                           "be read.", path, "invalid_value")
     where = f"Invalid value for '{path}': " if path else "Invalid request: "
     raise RequestError(f"{where}{reason}.", path or None, "invalid_type")
 
