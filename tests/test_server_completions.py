@@ -188,6 +188,8 @@ def test_openapi_document_is_true(server: Server) -> None:
                 assert str(answer.status_code) in documented["responses"], (method, path)
                 kind = answer.headers["content-type"].split(";")[0]
                 assert kind in documented["responses"][str(answer.status_code)]["content"]
+    stored = document["paths"]["/v1/responses/{response_id}"]
+    assert set(stored["get"]["responses"]) == set(stored["delete"]["responses"]) == {"401", "404"}
     chat = document["components"]["schemas"]["ChatRequest"]
     assert chat["additionalProperties"] is False and chat["required"] == ["model", "messages"]
     assert {"type": "number", "minimum": 0, "maximum": 2} in chat["properties"]["temperature"][

@@ -109,13 +109,13 @@ def reference(name: str) -> dict[str, str]:
 def operation(summary: str, answer: str | None, statuses: Iterable[int], *,
               request: type | None = None, streams: bool = False, error: str = "Error",
               parameter: str | None = None, media: str = "application/json",
-              keyed: bool = True) -> dict[str, Any]:
-    """One operation. answer: the schema of its 200; None: text of `media`."""
+              keyed: bool = True, served: bool = True) -> dict[str, Any]:
+    """One operation. answer: the schema of its 200; None: text of `media`. served: it has one."""
     content: dict[str, Any] = {media: {"schema": TEXT if answer is None else reference(answer)}}
     if streams:
         content["text/event-stream"] = {"schema": TEXT}
-    found: dict[str, Any] = {"summary": summary, "responses": {
-        "200": {"description": "Done", "content": content}}}
+    done = {"200": {"description": "Done", "content": content}} if served else {}
+    found: dict[str, Any] = {"summary": summary, "responses": done}
     for status in sorted(statuses):
         if status == 401 and not keyed:
             continue
@@ -146,8 +146,8 @@ def paths() -> dict[str, Any]:
             "Answer a conversation; nothing is stored", "Response", GENERATING,
             request=ResponseRequest, streams=True)},
         "/v1/responses/{response_id}": {
-            method: operation("Not supported: responses are not stored", "Response", (401, 404),
-                              parameter="response_id") for method in ("get", "delete")},
+            method: operation("Not supported: responses are not stored", None, (401, 404),
+                              parameter="response_id", served=False) for method in ("get", "delete")},
         "/v1/responses/{response_id}/cancel": {"post": operation(
             "End a live response", "Response", (401, 404, 503), parameter="response_id")},
         "/v1/messages": {"post": operation(
