@@ -173,6 +173,19 @@ def test_version_and_unknown(server: Server) -> None:
     assert json.loads(server.get("/v1/models/fake").text)["id"] == "fake"
 
 
+def test_errors_repeat_no_more_than_a_little(server: Server) -> None:
+    long = "x" * 5000
+    for answer in (server.get("/v1/models/" + long), server.get("/" + long),
+                   post(server, f"/v1/responses/{long}/cancel"),
+                   httpx.request("DELETE", f"{server.url}/v1/models/{long}"),
+                   post(server, "/v1/abort", id=long), server.post(model=long),
+                   post(server, "/v1/completions", model=long, prompt="x"),
+                   post(server, "/tokenize", model=long, prompt="x")):
+        message = answer.json()["error"]["message"]
+        assert answer.status_code in (404, 405) and "x" * 150 in message, message
+        assert "characters)" in message and len(answer.content) < 600
+
+
 def test_openapi_document_is_true(server: Server) -> None:
     """Every documented path and method is there, every other answers 405 or 404."""
     document = server.get("/openapi.json").json()

@@ -5,6 +5,13 @@ import msgspec
 
 from helios_dod.frontend.requests import RequestError
 
+ECHO_MAX = 200  # characters of a client's own words that an error repeats
+
+
+def echo(text: str) -> str:
+    """A client's words as an error repeats them: not at any length."""
+    return text if len(text) <= ECHO_MAX else f"{text[:ECHO_MAX]}... ({len(text)} characters)"
+
 
 class ApiError(Exception):
     """An answer other than success. headers: extra response headers."""

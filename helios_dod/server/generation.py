@@ -15,7 +15,7 @@ from helios_dod.server.answers import Answer, Script, Stream, Whole
 from helios_dod.server.bodies import CLOSE
 from helios_dod.server.bridge import Bridge
 from helios_dod.server.choices import Choice
-from helios_dod.server.errors import DeadlinePassed, InvalidRequest, NotFound, too_many
+from helios_dod.server.errors import DeadlinePassed, InvalidRequest, NotFound, echo, too_many
 from helios_dod.server.http import Exchange
 from helios_dod.server.marks import Marks
 
@@ -83,7 +83,7 @@ class Generator:
         """Raises NotFound for a model that is not served."""
         if name not in self.preparer.names:
             raise NotFound(
-                f"The model `{name}` does not exist; this server has "
+                f"The model `{echo(name)}` does not exist; this server has "
                 f"`{self.preparer.assets.served_id}`.", "model", "model_not_found")
 
     async def handle(self, endpoint: Endpoint, exchange: Exchange) -> int:

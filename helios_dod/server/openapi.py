@@ -147,7 +147,8 @@ def paths() -> dict[str, Any]:
             request=ResponseRequest, streams=True)},
         "/v1/responses/{response_id}": {
             method: operation("Not supported: responses are not stored", None, (401, 404),
-                              parameter="response_id", served=False) for method in ("get", "delete")},
+                              parameter="response_id", served=False)
+            for method in ("get", "delete")},
         "/v1/responses/{response_id}/cancel": {"post": operation(
             "End a live response", "Response", (401, 404, 503), parameter="response_id")},
         "/v1/messages": {"post": operation(

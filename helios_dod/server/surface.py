@@ -11,7 +11,7 @@ from helios_dod.server.anthropic import MessageEndpoint
 from helios_dod.server.chat import ChatEndpoint
 from helios_dod.server.chunks import as_json
 from helios_dod.server.completions import CompletionEndpoint
-from helios_dod.server.errors import MethodNotAllowed, NotFound, Unavailable
+from helios_dod.server.errors import MethodNotAllowed, NotFound, Unavailable, echo
 from helios_dod.server.generation import Endpoint, effort
 from helios_dod.server.http import Exchange
 from helios_dod.server.live import live_of
@@ -66,7 +66,7 @@ class Surface:
         found = self.routes.get(path) or self.routes.get(f"{front}/*") or self.routes.get(
             f"{front.rpartition('/')[0]}/*/{last}")
         if found is None:
-            raise NotFound(f"This server has no {path}.", code="unknown_url")
+            raise NotFound(f"This server has no {echo(path)}.", code="unknown_url")
         return found
 
     async def dispatch(self, exchange: Exchange) -> int:
@@ -75,7 +75,7 @@ class Surface:
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
             raise MethodNotAllowed(
-                f"Not allowed to {exchange.method} on {exchange.path}.",
+                f"Not allowed to {echo(exchange.method)} on {echo(exchange.path)}.",
                 code="method_not_supported", headers=((b"allow", ", ".join(methods).encode()),))
         return await handler(exchange)
 
@@ -101,7 +101,7 @@ class Surface:
         generator = self.app.serving()
         id = exchange.path.split("/")[3]
         if not self.app.abort(id):
-            raise NotFound(f"No live response has the id {id!r}; responses are not stored.",
+            raise NotFound(f"No live response has the id {echo(id)!r}; responses are not stored.",
                            "response_id", "response_not_found")
         return await exchange.send_json(cancelled(
             id, generator.preparer.assets.served_id, int(time.time())))
@@ -141,7 +141,7 @@ class Surface:
         for model in self.model_objects():
             if model["id"] == name:
                 return await exchange.send_json(as_json(model))
-        raise NotFound(f"The model `{name}` does not exist.", "model", "model_not_found")
+        raise NotFound(f"The model `{echo(name)}` does not exist.", "model", "model_not_found")
 
     async def post_abort(self, exchange: Exchange) -> int:
         """Ends a live request by its answer's id, whichever worker has it."""
@@ -149,7 +149,7 @@ class Surface:
         body = await exchange.body()
         request = await generator.call(len(body), tokens.decode_abort, body)
         if not self.app.abort(request.id):
-            raise NotFound(f"No live request has the id {request.id!r}.", "id",
+            raise NotFound(f"No live request has the id {echo(request.id)!r}.", "id",
                            "request_not_found")
         return await exchange.send_json(as_json({"id": request.id, "aborted": True}))
 
