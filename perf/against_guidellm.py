@@ -4,12 +4,13 @@
         --executor simulated --step-ms 40
 
 Serves the demo core (words behind `--` go to `helios serve`), then lets each client ask the same
-number of requests of the same lengths, so many at a time, in rounds that alternate. Prompts are as
+number of chats of the same lengths, so many at a time, in rounds that alternate. Prompts are as
 many tokens by the server's own count: a first load tells how many words ours must send. Ratios are
 medians over rounds; each must be within 5 %. Needs guidellm 0.3 in an environment of its own."""
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -56,7 +57,8 @@ def theirs(command: str, url: str, streams: int, requests: int, tokens: int, out
              f"prompt_tokens={tokens},output_tokens={output}", "--rate-type", "concurrent",
              "--rate", str(streams), "--max-requests", str(requests), "--random-seed", str(seed),
              "--disable-console-outputs", "--disable-progress", "--output-path", str(path)],
-            capture_output=True, text=True, check=False)
+            capture_output=True, text=True, check=False, env={
+                **os.environ, "GUIDELLM__PREFERRED_ROUTE": "chat_completions"})
         if not path.exists():
             raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
         return json.loads(path.read_text())["benchmarks"][0]

@@ -120,8 +120,9 @@ def roofline_chart(steps: Steps, work: Work, device: Device) -> str:
                                     "floor_ms", "of_floor", "bound")]
             for row in against(steps, roofline(work, device))
             if row["operation"] not in WITHOUT_MODEL]
-    return drawn + table(("program", "lanes", "packed, up to", "of them", "median, ms", "floor, ms",
-                          "share of the roof", "bound by"), rows)
+    head = ("program", "lanes", "packed, up to", "of them", "median, ms", "floor, ms",
+            "share of the roof", "bound by")
+    return f'<div class="charts">{drawn}</div>{table(head, rows)}'
 
 
 def roof_of(options: argparse.Namespace) -> tuple[Work, Device] | None:

@@ -21,7 +21,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem }
 h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem }
 p.note, figcaption { color: var(--soft); margin: .2rem 0 .6rem }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1.4rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1.4rem }
 figure { margin: 0 } figcaption { font-size: .92rem } svg { width: 100%; height: auto }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 svg text.name { fill: var(--ink) } .grid { stroke: var(--line) }
