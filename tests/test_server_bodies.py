@@ -155,6 +155,13 @@ def test_a_whole_body_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert holding.used == 0
 
 
+def test_the_readme_says_how_much_is_received() -> None:
+    text = " ".join((Path(__file__).parent.parent / "README.md").read_text().split())
+    assert f"A body has {bodies.BODY_SECONDS} s to arrive" in text
+    assert bodies.BODIES_HELD == 8 and "holds eight of the largest size" in text
+    assert f"({bodies.HELD_BYTES_MIN >> 20} MiB at least)" in text
+
+
 def test_bytes_come_back_however_it_ends() -> None:
     holding = Holding(bodies.HELD_BYTES_MIN // bodies.BODIES_HELD)
     block = bytes(holding.body_bytes_max)
