@@ -149,6 +149,8 @@ def test_verify_says_what_a_conversation_comes_to(capsys, tmp_path):
 @pytest.mark.parametrize("template, problem", [
     ("{{ raise_exception('never') }}", "a conversation of 5 that it renders, got "),
     ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    ("{{ '\\ud800' }}", "chat template: the template wrote "),
+    ("{{ raise_exception('\\ud800') }}", "refused the messages: \ufffd"),
     ("{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}",
      "more than 0.2 seconds")])
 def test_a_template_that_renders_nothing_is_not_verified(

@@ -16,6 +16,7 @@ from helios_dod.frontend.assets import Assets, Sampling
 from helios_dod.frontend.preparation import Prepared, Preparer, choice_seed
 from helios_dod.frontend.requests import RequestError, decode_chat
 from helios_dod.limits import SMALL
+from helios_dod.server.errors import InvalidRequest
 
 CONTEXT = 1000
 
@@ -119,6 +120,16 @@ def test_template_refusal_is_the_client_s_error() -> None:
     assert caught.value.param == "messages"
     with pytest.raises(RequestError, match="no chat template"):
         prepared(assets_of(text_tables.byte_level(), ""))
+
+
+@pytest.mark.parametrize("template", ["{{ '\\ud800' }}", "{{ raise_exception('\\ud800') }}"])
+def test_what_a_template_makes_of_half_a_character(template: str) -> None:
+    """Is refused to its request, in words that a body can hold."""
+    with pytest.raises(RequestError, match="refused the messages") as caught:
+        prepared(assets_of(text_tables.byte_level(), template))
+    assert str(caught.value).encode()
+    assert InvalidRequest.of(RequestError("\ud800", "\udfff")).fields() == {
+        "message": "\ufffd", "type": "invalid_request_error", "param": "\ufffd", "code": None}
 
 
 def test_scores_need_a_program_that_makes_them() -> None:

@@ -53,6 +53,15 @@ def test_refuses(source: str, words: str) -> None:
         render(source)
 
 
+def test_what_is_no_unicode_is_refused() -> None:
+    for source in ("{{ '\\ud800' }}", "a{{ '\\udfff' ~ 'b' }}"):
+        with pytest.raises(TemplateError, match=r"no Unicode scalar value: U\+D[8F]"):
+            render(source)
+    with pytest.raises(TemplateError, match="no \ufffd"):
+        render("{{ raise_exception('no \\ud800') }}")
+    assert render("{{ '\\U0001f642' }}") == "\U0001f642"
+
+
 def test_source_that_is_no_template() -> None:
     with pytest.raises(TemplateError, match="chat template"):
         ChatTemplate("{% if %}", {})

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from helios_dod.errors import SURROGATE, scalars
 from helios_dod.frontend.sandbox import CHARGE, CLOCK, JOIN, join_texts, make_sandbox, parse
 from helios_dod.frontend.sizes import BUDGET, OUTPUT_CHARACTERS_MAX, Budget, TemplateError, charge
 
@@ -61,10 +62,19 @@ class ChatTemplate:
                 problem = f"chat template: {type(error).__name__}: {problem}"
             forget_frames(error)
         else:
-            return "".join(pieces)
+            return whole("".join(pieces))
         finally:
             BUDGET.reset(before)
-        raise TemplateError(problem)
+        raise TemplateError(scalars(problem))
+
+
+def whole(text: str) -> str:
+    """A text that can be encoded. Raises TemplateError: an escape in the source may write half of
+    a surrogate pair."""
+    if (found := SURROGATE.search(text)) is not None:
+        raise TemplateError("chat template: the template wrote text that is no Unicode scalar "
+                            f"value: U+{ord(found[0]):04X} at character {found.start()}")
+    return text
 
 
 def forget_frames(error: BaseException | None) -> None:

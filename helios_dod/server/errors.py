@@ -3,6 +3,7 @@ object: {"error": {"message", "type", "param", "code"}}; under /v1/messages they
 
 import msgspec
 
+from helios_dod.errors import scalars
 from helios_dod.frontend.requests import RequestError
 
 ECHO_MAX = 200  # characters of a client's own words that an error repeats
@@ -23,7 +24,8 @@ class ApiError(Exception):
     def __init__(self, message: str, param: str | None = None, code: str | None = None,
                  headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
-        self.message, self.param, self.code, self.headers = message, param, code, headers
+        self.message, self.param = scalars(message), param and scalars(param)
+        self.code, self.headers = code, headers
 
     def fields(self) -> dict[str, str | None]:
         """The members of the error object."""
