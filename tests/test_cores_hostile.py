@@ -11,7 +11,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import zstandard
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +23,7 @@ from helios_dod.contract.wire import core_pb2, manifest_pb2
 from helios_dod.cores import chunks
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.frames import decode_frame
+from helios_dod.cores.keys import ORDER_8_Y, PRIME, is_signed
 from helios_dod.cores.layout import CHUNK_NBYTES, chunk_digests
 from helios_dod.cores.reader import open_core
 from helios_dod.cores.writer import Publisher, sign_index, write_core
@@ -349,6 +353,31 @@ def test_signature_of_another_key_is_another_publisher(core):
         (core / "core.pb").write_bytes(signed.SerializeToString())
         with pytest.raises(CoreError):
             open_core(core)
+
+
+def small_order_keys():
+    """Every encoding of the 8 points whose order divides 8."""
+    coefficient = -121665 * pow(121666, -1, PRIME)
+    yield from (0, PRIME, 1, PRIME + 1, PRIME - 1)  # y below 19 has a second encoding
+    for y in (ORDER_8_Y, PRIME - ORDER_8_Y):  # twice such a point has y = 0
+        assert (coefficient * y**4 + 2 * y**2 - 1) % PRIME == 0
+        yield y
+
+
+def test_a_key_of_small_order_signs_nothing(core):
+    """For the neutral point one signature holds over everything, says the library."""
+    neutral, signature = (1).to_bytes(32, "little"), bytes([1]) + bytes(63)
+    for data in (b"one", b"other"):
+        Ed25519PublicKey.from_public_bytes(neutral).verify(signature, data)
+    keys = [(y | sign << 255).to_bytes(32, "little") for y in small_order_keys() for sign in (0, 1)]
+    assert len(set(keys)) == 14
+    for key in keys:
+        assert not any(is_signed(key, signature, bytes([i])) for i in range(32)), key.hex()
+    signed = core_pb2.SignedCore.FromString((core / "core.pb").read_bytes())
+    signed.public_key, signed.signature = neutral, signature
+    (core / "core.pb").write_bytes(signed.SerializeToString())
+    with pytest.raises(CoreError, match="signature"):
+        open_core(core)
 
 
 def change_first(name, value):

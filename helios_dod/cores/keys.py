@@ -18,6 +18,10 @@ from helios_dod.cores.errors import CoreError
 from helios_dod.folders import config_home
 
 KEY_NBYTES_MAX = 4096
+PRIME = 2**255 - 19  # of the field of Curve25519
+ORDER_8_Y = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+# The y coordinates of the 8 points whose order divides 8; a public key is y and the sign of x.
+SMALL_ORDER_Y = frozenset({0, 1, PRIME - 1, ORDER_8_Y, PRIME - ORDER_8_Y})
 
 
 def user_key_path() -> Path:
@@ -80,7 +84,10 @@ def public_bytes(key: Ed25519PrivateKey) -> bytes:
 
 
 def is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
-    """True if `signature` is that key's over `data`. Malformed keys have signed nothing."""
+    """True if `signature` is that key's over `data`. Malformed keys have signed nothing, nor have
+    points of small order, for which anybody makes signatures (RFC 8032, section 8.9)."""
+    if (int.from_bytes(public_key, "little") & (1 << 255) - 1) % PRIME in SMALL_ORDER_Y:
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
