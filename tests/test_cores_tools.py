@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from helios_dod.cli import main
 from helios_dod.contract.wire import core_pb2, manifest_pb2
+from helios_dod.cores import diff_command
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.contents import contents_of
 from helios_dod.cores.errors import AcceptanceError, CoreError
@@ -432,6 +434,35 @@ def test_diff_sees_ranks_and_catalogs(capsys, core, tmp_path):
         assert status == 1 and lines[field].startswith(shown), out
         assert len(lines) == 1
         assert run(capsys, "diff", other, other) == (0, "the same\n", "")
+
+
+def test_diff_of_very_many_parts(capsys, core, tmp_path, monkeypatch):
+    """Takes the time of its parts, keeps none of them, and shows so many."""
+    monkeypatch.setattr("helios_dod.cores.diff_command.ROWS_MAX", 5)
+    made, opened = [], contents_of(open_core(core))
+    for base in (0, 10**6):
+        manifest = manifest_pb2.ExecutionManifest.FromString(
+            opened.executables[core_pb2.EXECUTION_MANIFEST])
+        nodes = manifest.host_bodies.add().operations
+        for i in range(20_000):
+            nodes.add().scatter_rows.source.buffer = base + i + 1
+        made.append((manifest, tmp_path / str(base)))
+        frames = {core_pb2.EXECUTION_MANIFEST: manifest.SerializeToString(deterministic=True)}
+        write_contents(replace(opened, executables=opened.executables | frames), made[-1][1],
+                       Publisher(user_key(), "tests"), carrier="payload")
+    tracemalloc.start()
+    count = sum(1 for _ in diff_command._messages(made[0][0], made[1][0], "manifest"))
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 20_000 and held < 1 << 20
+    status, out, _ = run(capsys, "diff", *(path for _, path in made))
+    assert status == 1 and len(out.splitlines()) == 6
+    assert out.endswith("\nand 19995 more differences\n")
+    report = json.loads(run(capsys, "diff", *(path for _, path in made), "--json")[1])
+    assert len(report) == 6 and report["more_differences"] == 19995
+    shown = json.loads(run(capsys, "diff", core, made[0][1], "--json")[1])
+    size = made[0][0].host_bodies[-1].ByteSize()
+    assert {"a": "none", "b": f"{size} bytes"} in shown.values()
 
 
 def test_diff_that_cannot_compare_is_no_difference(capsys, core, tmp_path):

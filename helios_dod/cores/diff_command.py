@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from google.protobuf.message import Message
@@ -18,6 +18,8 @@ from helios_dod.errors import UserError, printable
 from helios_dod.folders import named_path
 
 SHOWN = 60  # characters of a value
+ROWS_MAX = 1000  # differences that are shown; the others are counted
+MESSAGE_NBYTES_MAX = 4096  # of a message that is in one core alone and is shown as text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compares what is signed, and the decoded resources; weights by their signed digests."""
     try:
-        rows = list(differences(open_core(args.a), open_core(args.b)))
+        found = differences(open_core(args.a), open_core(args.b))
+        rows = list(islice(found, ROWS_MAX))
+        more = sum(1 for _ in found)
     except UserError as error:
         print(f"helios diff: {printable(str(error))}", file=sys.stderr)
         return 2
     if args.json:
-        print(json.dumps({field: {"a": a, "b": b} for field, a, b in rows}, indent=1))
+        report: dict[str, Any] = {field: {"a": a, "b": b} for field, a, b in rows}
+        print(json.dumps(report | ({"more_differences": more} if more else {}), indent=1))
     elif rows:
         print(printable("\n".join(f"{field}: {a} | {b}" for field, a, b in rows)))
+        if more:
+            print(f"and {more} more differences")
     else:
         print("the same")
     return 1 if rows else 0
@@ -89,29 +96,40 @@ def _plain(field: str, a: Any, b: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _show(value: Any) -> str:
-    text = value.hex() if isinstance(value, bytes) else str(value).replace("\n", "\\n")
+    if isinstance(value, Message) and value.ByteSize() > MESSAGE_NBYTES_MAX:
+        return f"{value.ByteSize()} bytes"
+    if isinstance(value, bytes):
+        text = value[:SHOWN].hex()
+    else:
+        text = str(value).replace("\n", "\\n")
     return (text if len(text) <= SHOWN else text[: SHOWN - 3] + "...") or "(empty)"
 
 
 def _messages(a: Message, b: Message, path: str) -> Iterator[tuple[str, str, str]]:
-    """Fields of two messages that differ; repeated ones by position."""
-    waiting: list[tuple[Any, Any, str]] = [(a, b, path)]
-    while waiting:
-        one, other, place = waiting.pop(0)
+    """Fields of two messages that differ; repeated ones by position. Of what they hold, one part
+    at a time is looked at on each level."""
+    levels = [iter([(a, b, path)])]
+    while levels:
+        pair = next(levels[-1], None)
+        if pair is None:
+            levels.pop()
+            continue
+        one, other, place = pair
         if not isinstance(one, Message) or not isinstance(other, Message):
             yield from _plain(place, "none" if one is None else one,
                               "none" if other is None else other)
-            continue
-        if one == other:
-            continue
-        for field in one.DESCRIPTOR.fields:
-            left, right = getattr(one, field.name), getattr(other, field.name)
-            name = f"{place}.{field.name}"
-            if field.message_type is not None and field.message_type.GetOptions().map_entry:
-                yield from _plain(name, dict(left), dict(right))
-            elif field.is_repeated:
-                for i in range(max(len(left), len(right))):
-                    waiting.append((left[i] if i < len(left) else None,
-                                    right[i] if i < len(right) else None, f"{name}[{i}]"))
-            else:
-                waiting.append((left, right, name))
+        elif one != other:
+            levels.append(_fields(one, other, place))
+
+
+def _fields(one: Message, other: Message, place: str) -> Iterator[tuple[Any, Any, str]]:
+    for field in one.DESCRIPTOR.fields:
+        left, right = getattr(one, field.name), getattr(other, field.name)
+        name = f"{place}.{field.name}"
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            yield dict(left), dict(right), name
+        elif field.is_repeated:
+            for i, (here, there) in enumerate(zip_longest(left, right)):
+                yield here, there, f"{name}[{i}]"
+        else:
+            yield left, right, name
