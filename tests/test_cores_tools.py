@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import tracemalloc
 from dataclasses import replace
@@ -194,7 +195,7 @@ def test_export_and_import_keep_everything(capsys, core, tmp_path, carrier):
 def test_nothing_is_converted_that_was_not_accepted(capsys, core, tmp_path):
     (core / "acceptance.json").unlink()
     status, _, err = run(capsys, "export", core, "--out", tmp_path / "made.core")
-    assert status == 1 and "--accept tests" in err
+    assert status == 1 and "--accept=tests" in err
     assert run(capsys, "export", core, "--out", tmp_path / "made.core", "--accept", "other")[0] == 1
     assert not (tmp_path / "made.core").exists()
     assert run(capsys, "export", core, "--out", tmp_path / "made.core", "--accept", "tests")[0] == 0
@@ -203,8 +204,8 @@ def test_nothing_is_converted_that_was_not_accepted(capsys, core, tmp_path):
 
 def test_another_namespace_is_not_accepted_with_it(capsys, core, tmp_path):
     status, out, _ = run(capsys, "export", core, "--out", tmp_path / "m", "--namespace", "other")
-    assert status == 0 and "--accept other" in out
-    with pytest.raises(AcceptanceError, match="--accept other"):
+    assert status == 0 and "--accept=other" in out
+    with pytest.raises(AcceptanceError, match="--accept=other"):
         authorize(open_core(tmp_path / "m"))
 
 
@@ -359,7 +360,7 @@ def test_sign_again(capsys, core, tmp_path, carrier):
     assert status == 1 and "--accept: expected 'new.name'" in err
     assert open_core(core).namespace == "tests"
     status, out, _ = run(capsys, "sign", core, "--key", key, "--namespace", "new.name")
-    assert status == 0 and "not accepted yet: --accept new.name" in out
+    assert status == 0 and "not accepted yet: --accept=new.name" in out
     signed = open_core(core)
     assert (signed.namespace, signed.public_key) == ("new.name", public_bytes(load_key(key)))
     with pytest.raises(AcceptanceError, match="another namespace"):  # signing is not accepting
@@ -373,11 +374,24 @@ def test_sign_again(capsys, core, tmp_path, carrier):
     assert run(capsys, "sign", core, "--key", key)[0] == 1  # nothing unverified is signed
 
 
-@pytest.mark.parametrize("namespace", ["", "x" * 201, "a\nb"])
-def test_a_bad_namespace_leaves_the_core_as_it_was(capsys, core, namespace):
+@pytest.mark.parametrize("namespace", ["-x", "a b", "it's; ls", "--accept=tests"])
+def test_a_hint_can_be_pasted(capsys, core, namespace):
+    status, out, _ = run(capsys, "sign", core, f"--namespace={namespace}")
+    (option,) = shlex.split(out.rpartition("accepted yet: ")[2])
+    assert status == 0 and option == f"--accept={namespace}"
+    with pytest.raises(AcceptanceError, match=re.escape(f"--accept={shlex.quote(namespace)}")):
+        authorize(open_core(core))
+    assert run(capsys, "sign", core, f"--namespace={namespace}", option)[0] == 0
+    authorize(open_core(core))
+
+
+@pytest.mark.parametrize("namespace, problem", [
+    ("", "1 to 200"), ("x" * 201, "1 to 200"), ("a\nb", "1 to 200"), (" a", "no space at its ends"),
+    ("a ", "no space at its ends")])
+def test_a_bad_namespace_leaves_the_core_as_it_was(capsys, core, namespace, problem):
     before = (core / "core.pb").read_bytes()
     status, _, err = run(capsys, "sign", core, "--namespace", namespace)
-    assert status == 1 and "publisher_namespace: expected 1 to 200" in err
+    assert status == 1 and f"publisher_namespace: expected {problem}" in err
     assert (core / "core.pb").read_bytes() == before
 
 

@@ -10,6 +10,7 @@ held it themselves.
 import hashlib
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def authorize(core: Core, accept: str | None = None) -> None:
         if accept != core.namespace:
             raise AcceptanceError(
                 core.path, f"the core is published by namespace {core.namespace!r}, which "
-                           f"{accept!r} does not equal; accept it with --accept {core.namespace}")
+                           f"{accept!r} does not equal; accept it with {hint(core.namespace)}")
         if refusal(core) is not None:
             record(core, core.path)
         return
@@ -45,7 +46,12 @@ def authorize(core: Core, accept: str | None = None) -> None:
         shown = terms if len(terms) <= LICENSE_SHOWN else terms[:LICENSE_SHOWN] + " ..."
         raise AcceptanceError(
             core.path, f"{problem}; to accept it under the licence below, give "
-                       f"--accept {core.namespace}\n{shown}")
+                       f"{hint(core.namespace)}\n{shown}")
+
+
+def hint(namespace: str) -> str:
+    """The option that accepts a namespace, as a shell takes it whatever the name is."""
+    return f"--accept={shlex.quote(namespace)}"
 
 
 def refusal(core: Core) -> str | None:

@@ -114,6 +114,9 @@ def check_namespace(namespace: str, place: Path) -> None:
     if not 0 < len(namespace) <= NAMESPACE_MAX or not namespace.isprintable():
         raise CoreError(place, f"publisher_namespace: expected 1 to {NAMESPACE_MAX} printable "
                                f"characters, got {len(namespace)}")
+    if namespace != namespace.strip():
+        raise CoreError(place, "publisher_namespace: expected no space at its ends, got "
+                               f"{namespace!r}")
 
 
 def check_body(body: core_pb2.CoreBody, index: Path, sealed: bool) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from helios_dod.cores.acceptance import authorize
+from helios_dod.cores.acceptance import authorize, hint
 from helios_dod.cores.contents import contents_of
 from helios_dod.cores.index import check_namespace
 from helios_dod.cores.keys import user_key
@@ -71,5 +71,5 @@ def convert(args: argparse.Namespace, carrier: str) -> int:
                        overwrite=args.overwrite, progress=progress)
     print(f"made {args.out}, a {carrier} core, from {core.path}")
     if not same:
-        print(f"its publisher is not accepted yet: --accept {namespace}")
+        print(f"its publisher is not accepted yet: {hint(namespace)}")
     return 0

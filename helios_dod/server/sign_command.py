@@ -5,7 +5,7 @@ Signing is not accepting: what was accepted under another key or namespace no lo
 
 import argparse
 
-from helios_dod.cores.acceptance import authorize, refusal
+from helios_dod.cores.acceptance import authorize, hint, refusal
 from helios_dod.cores.index import check_namespace
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.reader import open_core
@@ -44,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
         authorize(signed, args.accept)
     print(f"signed {core.path} for {namespace}, key {signed.public_key.hex()[:16]}...")
     if refusal(signed) is not None:
-        print(f"its publisher is not accepted yet: --accept {namespace}")
+        print(f"its publisher is not accepted yet: {hint(namespace)}")
     return 0

@@ -5,7 +5,7 @@ import argparse
 import json
 import time
 
-from helios_dod.cores.acceptance import refusal
+from helios_dod.cores.acceptance import hint, refusal
 from helios_dod.cores.reader import open_core
 from helios_dod.errors import printable
 from helios_dod.folders import named_path
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
           f"version {report['contract_version']}, {report['resources']} resources, "
           f"{format_bytes(weight_nbytes)} of weights, in {report['seconds']:.2f} s")
     if not report["accepted"]:
-        print(f"its publisher is not accepted yet: --accept {report['namespace']}")
+        print(f"its publisher is not accepted yet: {hint(report['namespace'])}")
     if verified.refusal:
         print(f"it refuses a plain conversation: {printable(verified.refusal)}")
     return 0
