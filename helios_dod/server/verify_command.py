@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
           f"version {report['contract_version']}, {report['resources']} resources, "
           f"{format_bytes(weight_nbytes)} of weights, in {report['seconds']:.2f} s")
     if not report["accepted"]:
-        print(f"its publisher is not accepted yet: {hint(report['namespace'])}")
+        print(f"its publisher is not accepted yet: {hint(core.namespace)}")
     if verified.refusal:
         print(f"it refuses a plain conversation: {printable(verified.refusal)}")
     return 0
