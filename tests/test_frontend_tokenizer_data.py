@@ -99,6 +99,8 @@ def test_what_is_no_tokenizer_at_all(data, problem):
     ({"pre_tokenizer": split({"Regex": "["})}, "premature end of char-class"),
     ({"pre_tokenizer": split({"Regex": "a" * 4097})}, r"\$\.pattern"),
     ({"pre_tokenizer": split({"Regex": "(?<a>\\g<a>)"})}, "recursion"),
+    ({"pre_tokenizer": split({"Regex": "(a|aa)+z"})}, "pre_tokenizer.pattern: a repeated part"),
+    ({"normalizer": replace({"Regex": "(a*)*z"}, "x")}, "normalizer.pattern: a repeated part"),
     ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, ">= 1"),
     ({"pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}}, r"\$\.replacement"),
 ])

@@ -13,6 +13,7 @@ import msgspec
 
 from helios_dod.errors import UserError
 from helios_dod.frontend.charsmap import check_charsmap
+from helios_dod.frontend.patterns import PatternError, check_pattern
 from helios_dod.frontend.tokenizer_parts import (
     BPE,
     TEXT_MAX,
@@ -95,6 +96,11 @@ def _check_part(part: Any, name: str) -> float:
         kinds = list(part.pattern)
         if kinds not in (["String"], ["Regex"]) or part.pattern == {"String": ""}:
             raise TokenizerError(f"{name}.pattern: one String or Regex expected, got {kinds}")
+        if "Regex" in part.pattern:
+            try:
+                check_pattern(part.pattern["Regex"])
+            except PatternError as error:
+                raise TokenizerError(f"{name}.pattern: {error}") from None
         if isinstance(part, Replace):
             written, text = len(part.content.encode()), part.pattern.get("String")
             return max(1.0, written / len(text.encode())) if text else 1.0 + written
