@@ -12,6 +12,11 @@ from server_harness import Server, serving
 CALL = ('<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich \\"x\\"", "days": 3}}'
         '\n</tool_call>')
 OTHER = '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+WRITTEN = (  # by a model as the arguments of a call; the first four make an object
+    '{"a": 12345678901234567890123, "b": [1.50]}', " {} ", '"{\\"a\\": 1}"', "null",
+    "now", '"now"', "[1]", "7", "{'a': 1}", '{"a": NaN}', '{"a": 1,}', '{"a": 1e400}',
+    '{"a": "one\ntwo"}', '{"a": "\\ud800 and more"}', '{"a": "\\udc00 and more"}',
+    '{"\\ud800\\u0041": 1}', '"{"')
 SCRIPTS = {
     "text": "Plain “text” with 漢字 and 🙂.",
     "thought": "<think>\nFirst “this”.\n</think>\n\nThen that.",
@@ -22,7 +27,7 @@ SCRIPTS = {
     "unfinished": CALL.removesuffix(' 3}}\n</tool_call>'),
     "one_unfinished": CALL + '<tool_call>\n{"name": "now", "arg',
     "open_thought": "so it is</think>yes",
-}
+} | {f"written_{i}": OTHER.replace("{}", written) for i, written in enumerate(WRITTEN)}
 
 
 def priority(script: str) -> int:

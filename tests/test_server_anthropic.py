@@ -6,11 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted import SCRIPTS, priority
+from scripted import SCRIPTS, WRITTEN, priority
 from server_harness import PATIENCE_S, Server
+
+from helios_dod.server.anthropic import input_json
 
 TOOLS: list[Any] = [{"name": "weather", "description": "d", "input_schema": {
     "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]
+BOTH = [*TOOLS, {"name": "now"}]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,36 @@ def test_stream_says_what_the_whole_says(server: Server, script: str) -> None:
             assert json.loads(text) == block["input"] and start["name"] == block["name"]
         else:
             assert text == block["text" if kind == "text" else "thinking"]
+
+
+def inputs_sent(server: Server, script: str) -> list[Any]:
+    """The inputs of a streamed answer's calls."""
+    events = events_of(post(server, script, tools=BOTH, max_tokens=3000, stream=True).text)
+    starts = [event["index"] for event in events if event["type"] == "content_block_start"
+              and event["content_block"]["type"] == "tool_use"]
+    return [json.loads("".join(event["delta"]["partial_json"] for event in events
+                               if event["type"] == "content_block_delta"
+                               and event["index"] == start)) for start in starts]
+
+
+@pytest.mark.parametrize("at", range(len(WRITTEN)), ids=[text[:20] for text in WRITTEN])
+def test_the_input_of_a_call_is_an_object_whatever_is_written(server: Server, at: int) -> None:
+    answer = post(server, f"written_{at}", tools=BOTH, max_tokens=3000)
+    assert answer.status_code == 200, answer.text
+    (block,) = answer.json()["content"]
+    assert answer.json()["stop_reason"] == "tool_use" and type(block["input"]) is dict
+    assert ("INVALID_JSON" in block["input"]) == (at >= 4)
+    assert inputs_sent(server, f"written_{at}") == [block["input"]]
+
+
+def test_arguments_nested_too_deeply_are_text() -> None:
+    text = '{"a": ' * 5000 + "1" + "}" * 5000
+    assert json.loads(input_json(text)) == {"INVALID_JSON": text}
+
+
+def test_a_call_cut_off_stands_in_a_stream_as_text_in_an_object(server: Server) -> None:
+    assert inputs_sent(server, "unfinished") == [
+        {"INVALID_JSON": '{"city": "Zürich \\"x\\"", "days":'}]
 
 
 def test_results_of_tools(server: Server) -> None:

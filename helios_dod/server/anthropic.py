@@ -1,5 +1,10 @@
 """The dialect of POST /v1/messages: content blocks and their events, as Anthropic's API reference
-has them ("Messages", "Streaming messages")."""
+has them ("Messages", "Streaming messages").
+
+The input of a tool_use block is an object, whole or streamed: arguments that are none stand in one
+as text, as those of a call cut off do in a stream (a whole answer leaves it out). Clients parse a
+streamed call's arguments as they come and fail on text that is no JSON, so they are sent when the
+call has ended; until then each piece is an empty delta."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,6 +58,19 @@ def reason_of(reason: str, stopped: Stopped) -> str:
     return "stop_sequence" if isinstance(stopped, str) else STOP_REASONS[reason]
 
 
+def input_json(arguments: str) -> bytes:
+    """The JSON object of a call's input: the arguments as written; {} of none; and of what is no
+    JSON object, or has a number out of range, {"INVALID_JSON": the text as written}."""
+    if not arguments.strip():
+        return b"{}"
+    try:
+        if isinstance(msgspec.json.decode(arguments), dict):
+            return arguments.encode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # models write anything: the text is the answer
+    return as_json({"INVALID_JSON": arguments})
+
+
 def message_object(id: str, model: str, content: list[dict[str, Any]], reason: str | None,
                    stopped: Stopped, usage: dict[str, int]) -> dict[str, Any]:
     """A message. stopped: the stop sequence that ended it."""
@@ -69,6 +87,7 @@ class MessageScript:
         self.reason = ""
         self.stopped: Stopped = None
         self.before = self.after = b""
+        self.arguments: list[str] = []  # of the open call
 
     def begin(self) -> bytes:
         """The message before any content; what was cached is told at the end."""
@@ -90,8 +109,13 @@ class MessageScript:
         """Closes the open block, if there is one."""
         if self.open == 0:
             return b""
+        last = b""
+        if self.open == BEGIN:
+            written = input_json("".join(self.arguments)).decode()
+            last = self.before + escaped(written) + self.after
+            self.arguments.clear()
         self.open, self.index = 0, self.index + 1
-        return named_event("content_block_stop", {"index": self.index - 1})
+        return last + named_event("content_block_stop", {"index": self.index - 1})
 
     def text(self, index: int, text: bytes) -> bytes:
         """A piece of text."""
@@ -116,7 +140,8 @@ class MessageScript:
             return self.start(BEGIN, {"type": "tool_use", "id": event.id, "name": event.text,
                                       "input": {}}, "input_json_delta", "partial_json")
         if event.kind == ARGUMENTS:
-            return self.before + escaped(event.text) + self.after
+            self.arguments.append(event.text)
+            return self.before + self.after
         return self.end()
 
     def observed(self, index: int, token: int, completed_ns: int) -> bytes:
@@ -201,7 +226,7 @@ class MessageEndpoint:
             content.append({"type": "text", "text": text})
         for name, call, arguments in message.calls:
             content.append({"type": "tool_use", "id": call, "name": name,
-                            "input": msgspec.json.decode(inside(arguments) or "{}")})
+                            "input": msgspec.Raw(input_json(inside(arguments)))})
         return as_json(message_object(
             id, self.model, content, reason_of(collected.reason, collected.stopped),
             collected.stopped, usage_of(answer.prompt_count, answer.cached, answer.generated)))
