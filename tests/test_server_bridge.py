@@ -351,8 +351,14 @@ def test_preparation_slots_are_waited_for(bridge: Bridge) -> None:
     class Asked:
         notes: dict[str, Any] = {}  # noqa: RUF012
 
+        def body_told(self) -> int:
+            return INLINE_BYTES + 1
+
         async def body(self) -> bytes:
-            return b" " * (INLINE_BYTES + 1)
+            return b" " * self.body_told()
+
+        def let_go(self) -> None:
+            pass
 
     async def body() -> None:
         preparer = SimpleNamespace(names={"m"})
