@@ -217,7 +217,8 @@ class MessageEndpoint:
     def whole(self, request: Asked, id: str, created: int, answer: Whole) -> bytes:
         """A complete answer."""
         collected = answer.choices[0]
-        message, content = collected.message, []
+        message = collected.message
+        content: list[dict[str, Any]] = []
         if message.reasoning:
             content.append({"type": "thinking", "thinking": inside(b"".join(message.reasoning)),
                             "signature": ""})
