@@ -226,6 +226,19 @@ def test_an_empty_word_of_an_enum():
     assert found <= {"", "on"} and "on" in found
 
 
+@pytest.mark.parametrize("name", ["tagged_json", "named_json", "bare_json"])
+def test_arguments_are_an_object_where_a_schema_allows_more(name):
+    """Of a list of types: null is no call's arguments."""
+    letters, bound = vocabulary_of(name)
+    schema = {"type": ["null", "object"], "maxProperties": 0}
+    tool = CallTool("f", schema, True, "tools[0].function")
+    data = Envelope(bound, Start.CONTENT, False, False).text(Demand(
+        calls=Calls((tool,), False, "tool_choice"), calls_required=True))
+    for seed in range(16):
+        text = b"".join(letters.tokens[token] for token in letters.draw(data, seed)).decode()
+        assert "null" not in text and "{" in text.partition("f")[2], text
+
+
 @pytest.mark.parametrize("budget", [0, 5])
 @pytest.mark.parametrize(("name", "closes", "answer"), [
     ("think_tags", "</think>", "b"),

@@ -254,6 +254,9 @@ def test_variables_that_a_template_sets_by_default_are_its_variables() -> None:
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     ({"tools": TOOLS * 2}, "tools[1].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    *(({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": kind}}}]},
+       "tools[0].function.parameters.type") for kind in (
+           "string", "array", "integer", "null", None, 5, ["string", "null"], [], {})),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "messages[0].tool_calls"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
      "messages[0].tool_calls"),

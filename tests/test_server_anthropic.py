@@ -157,6 +157,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "type"),
     ({"tools": [{"type": "bash_20250124", "name": "x"}]}, "tools[0].type"),
+    ({"tools": [*TOOLS, {"name": "f", "input_schema": {"type": "string"}}]},
+     "'tools[1].input_schema.type' must be 'object'"),
+    ({"tools": [{"name": "a b", "input_schema": {}}]}, "'tools[0].name'"),
     ({"thinking": {"type": "enabled", "budget_tokens": "9"}}, "thinking.budget_tokens"),
     ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
     ({"temperature": 9}, "temperature"), ({"foo": 1}, "foo"),
@@ -171,6 +174,12 @@ def test_refusals(server: Server, fields: dict[str, Any], word: str) -> None:
     assert set(body) == {"type", "error"} and body["type"] == "error"
     assert body["error"]["type"] == "invalid_request_error"
     assert word in body["error"]["message"], body
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"properties": {}}, {"type": ["null", "object"]}])
+def test_schemas_of_objects(server: Server, schema: Any) -> None:
+    answer = post(server, tools=[{"name": "f", "input_schema": schema}])
+    assert answer.status_code == 200, answer.text
 
 
 def test_what_no_count_is_made_of(server: Server) -> None:

@@ -171,6 +171,8 @@ REFUSED = [
     ({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "6"),
     ({"response_format": {"type": "json_object"}}, "response_format", "masks"),
     ({"tools": [{"type": "function"}]}, "tools[0].function", "function"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {
+        "type": "integer"}}}]}, "tools[0].function.parameters.type", "integer"),
     ({"store": True}, "store", "store"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"stream_options": {"include": True}, "stream": True}, "stream_options.include", "include"),

@@ -9,6 +9,8 @@ from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Shape,
 
 CHAT_NAMES = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens",
               "thinking_token_budget": "thinking.budget_tokens"}
+TOOL_FIELDS = {"name": "name", "parameters": "input_schema",
+               "parameters.type": "input_schema.type"}  # of a chat's function -> of a tool
 SHOWN = ("text", "image")  # types of blocks that a message itself shows
 BLOCK_FIELDS = {  # type of a content block -> the field that it needs
     "text": "text", "image": "source", "tool_use": "name", "tool_result": "tool_use_id",
@@ -250,10 +252,11 @@ def messages_of(turn: Turn, field: str) -> list[dict[str, Any]]:
 
 
 def places(request: MessageRequest) -> dict[str, str]:
-    """Where the chat request has an image or calls of tools -> the field of the message request
-    that they are from: a system text stands before all others there, and results of tools are
-    messages of their own."""
-    names: dict[str, str] = {}
+    """Where the chat request has an image, calls of tools or a tool's schema -> the field of the
+    message request that they are from: a system text stands before all others there, and results
+    of tools are messages of their own."""
+    names = {f"tools[{i}].function.{name}": f"tools[{i}].{own}"
+             for i in range(len(request.tools or ())) for name, own in TOOL_FIELDS.items()}
     count = 1 if request.system else 0
     for i, turn in enumerate(request.messages):
         field, blocks = f"messages[{i}].content", turn.content

@@ -416,6 +416,11 @@ def check_tools(request: ChatRequest) -> None:
             raise RequestError(f"'{field}.name': {tool.function.name!r} is declared twice.",
                                f"{field}.name", "invalid_value")
         seen.add(tool.function.name)
+        kind = (tool.function.parameters or {}).get("type", "object")
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise RequestError(
+                f"'{field}.parameters.type' must be 'object', for a call's arguments are one; got "
+                f"{kind!r:.200}.", f"{field}.parameters.type", "invalid_value")
 
 
 def check_messages(request: ChatRequest) -> None:

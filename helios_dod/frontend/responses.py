@@ -144,7 +144,15 @@ def decode_response(body: bytes) -> tuple[ResponseRequest, ChatRequest]:
         fields["reasoning_effort"] = request.reasoning.effort
     if request.text is not None and request.text.format is not None:
         fields["response_format"] = format_of(request.text.format)
-    return request, CHAT.convert(fields, CHAT_NAMES)
+    return request, CHAT.convert(fields, names_of(request))
+
+
+def names_of(request: ResponseRequest) -> dict[str, str]:
+    """CHAT_NAMES and, of every tool, where its fields stand: not in a function."""
+    return CHAT_NAMES | {
+        f"tools[{i}].function.{name}": f"tools[{i}].{name}"
+        for i in range(len(request.tools or ()))
+        for name in ("name", "parameters", "parameters.type")}
 
 
 def tool_of(tool: FunctionTool, index: int) -> dict[str, Any]:

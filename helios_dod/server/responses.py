@@ -10,7 +10,7 @@ import msgspec
 from helios_dod.frontend.output.terms import ARGUMENTS, BEGIN, CONTENT, END, REASONING, Event
 from helios_dod.frontend.preparation import Prepared, Preparer
 from helios_dod.frontend.requests import ChatRequest, RequestError
-from helios_dod.frontend.responses import CHAT_NAMES, ResponseRequest, decode_response
+from helios_dod.frontend.responses import ResponseRequest, decode_response, names_of
 from helios_dod.server.answers import Answer, Collected, Whole
 from helios_dod.server.choices import Stopped
 from helios_dod.server.chunks import Score, as_json, named_event
@@ -270,7 +270,7 @@ class ResponseEndpoint:
         try:
             return self.preparer.prepare(request.chat, context)
         except RequestError as error:
-            raise error.renamed(CHAT_NAMES) from None
+            raise error.renamed(names_of(request.response)) from None
 
     def head(self, request: Asked, id: str, created: int, prepared: Prepared) -> Head:
         """What the answer's objects repeat."""

@@ -76,7 +76,7 @@ class Writer:
     def arguments(self, index: int) -> str:
         """A tool's arguments as a JSON object."""
         tool = self.calls.tools[index]
-        return self.schema(f"arguments_{index}", tool, {"type": "object", **tool.schema})
+        return self.schema(f"arguments_{index}", tool, {**tool.schema, "type": "object"})
 
     def repeated(self, one: str, between: str = '"\\n"?') -> str:
         """One call, or several."""
