@@ -197,6 +197,14 @@ def test_a_text_that_the_tokenizer_gives_up_on_is_refused_to_its_request():
         preparer.prepare(decode_chat(body), 100)
 
 
+@pytest.mark.parametrize("pattern, kind", [("a*a*a*z", "'a'"), ("\\s*\\s*\\s*z", "' '")])
+def test_a_pattern_that_is_tried_too_often_is_seen(pattern, kind):
+    slow = encoder_of(changed(pre_tokenizer=split({"Regex": pattern})))
+    with pytest.raises(TokenizerError, match=f"times {kind} took .* at most 0.25 s expected"):
+        slow.check_speed()
+    encoder_of(HONEST).check_speed()
+
+
 def test_collection_goes_on_after_a_load():
     assets = assets_of(byte_level(), "{{ messages }}")
     for enabled in (True, False):

@@ -9,8 +9,10 @@ the text is encoded, so a spelled control token stays in the prompt, as ordinary
 
 import re
 import secrets
+import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,6 +24,9 @@ from helios_dod.frontend.tokenizer_parts import IDS_MAX
 
 PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
 SEAL_CHARACTERS = 4
+TRIAL_SIZES = tuple(1 << i for i in range(8, 13))  # characters, of one kind each
+TRIAL_KINDS_MAX = 48
+TRIAL_SECONDS_MAX = 0.25  # of this thread's processor, for the longest; an honest one takes 1 ms
 
 
 def make_seal() -> str:
@@ -105,6 +110,9 @@ class PromptEncoder:
         controls = control_tokens(described, delimiters, reserved)
         self.seal = make_seal()
         seal_tokens(described, controls, self.seal)
+        splitting = msgspec.json.encode([described.get("pre_tokenizer"),
+                                         described.get("normalizer")]).decode()
+        self.kinds = [*"a1 \n.\u4e00", *sorted(set(splitting))][:TRIAL_KINDS_MAX]
         with by_name():
             self.tokenizer = Tokenizer.from_str(msgspec.json.encode(described).decode())
         self.moved = {}  # ids that the sealed tokenizer numbers anew -> the real ones
@@ -125,6 +133,24 @@ class PromptEncoder:
                                  ) from None
         self.beginnings = {text[:size] for text in controls for size in range(1, len(text))}
         self.beginning_max = max(map(len, self.beginnings), default=0)
+
+    def check_speed(self) -> None:
+        """Encodes runs of each character that splitting may look for, with each other one behind,
+        without which a pattern may not be tried at all, then longer ones with all of them behind.
+
+        Raises TokenizerError where one takes far too long, as a pattern that is tried in very many
+        ways does."""
+        ends = [*((TRIAL_SIZES[0], kind) for kind in self.kinds),
+                *((size, "".join(self.kinds)) for size in TRIAL_SIZES[1:])]
+        for kind in self.kinds:
+            for size, end in ends:
+                began = time.thread_time()
+                with suppress(TokenizerError):  # what it gives up on is refused when it comes
+                    self.encode(f"{kind * size}\1{end}")  # \1: a match ends
+                seconds = time.thread_time() - began
+                if seconds > TRIAL_SECONDS_MAX:
+                    raise TokenizerError(f"{size} times {kind!r} took {seconds:.2f} s to encode; "
+                                         f"at most {TRIAL_SECONDS_MAX} s expected")
 
     def guard(self, text: str) -> str:
         """Text of a request, marked where it would spell a control token."""

@@ -53,6 +53,7 @@ def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
     prepares a plain conversation and reads its tokens as if they were an answer."""
     assets = Bootstrap.of(core, contract).assets
     preparer = Preparer(assets)
+    preparer.encoder.check_speed()
     check_token_bytes(assets.tokenizer_json, assets.byte_table, contract.frontend.text_decoding)
     try:
         chat = preparer.prepare(decode_chat(PLAIN_CHAT), contract.context_tokens)
