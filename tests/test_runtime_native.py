@@ -132,11 +132,14 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
     with pytest.raises(ContractError, match="cursor_state: expected none: host operations report"):
         NativeModel.load(make(tmp_path, cursor), OPTIONS, Recorder())
 
-    def pages(manifest, serving):
-        serving.model.cache.page_tokens = 32
+    for tokens in (12, 32):
+        def pages(manifest, serving, tokens=tokens):
+            serving.model.cache.page_tokens = tokens
 
-    with pytest.raises(ContractError, match="page_tokens: expected at most 16"):
-        NativeModel.load(make(tmp_path, pages), OPTIONS, Recorder())
+        with pytest.raises(SelectionError, match=f"page_tokens: {tokens} asked, one of"):
+            NativeModel.load(make(tmp_path, pages), OPTIONS, Recorder())
+    with pytest.raises(SelectionError, match="frames: 3 asked, 1 to 2 possible"):
+        NativeModel.load(make(tmp_path), replace(OPTIONS, frames=3), Recorder())
     bound("source", contract.SAMPLING_DECISION, contract.ACTIVE_ROW, (wire.LANES, 1))
     bound("indexing", contract.CONSUMED, contract.PHYSICAL_ROW, (wire.SLOTS, 1))
     bound("indexing", contract.CONSTANT, contract.ACTIVE_ROW, (wire.LANES, 1))

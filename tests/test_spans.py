@@ -11,6 +11,8 @@ from helios_dod.errors import UserError
 from helios_dod.simulation.invariants import Violation, check
 from helios_dod.simulation.kinds import PLAIN, Kinds
 from helios_dod.simulation.simulator import Live, Simulator, Workload
+from helios_dod.tables.prefixes import chain, home_row
+from helios_dod.tables.spans import features_of
 
 HYBRID = Kinds(recurrent=True, continuation=True, snapshots=8)
 QUIET = Workload(arrival=0.0, cancel=0.0, deadline=0.0, drain=1.0)
@@ -49,6 +51,36 @@ def test_a_hit_ends_before_a_span_that_it_would_cut():
     assert ask(simulator, replace(first, tag=2)) == 48
     assert ask(simulator, replace(first, tag=3, prompt=TEXT[:40])) == 16  # 32 lies inside
     assert ask(simulator, Submission(4, TEXT[:26], 2)) == 16
+
+
+def test_a_text_without_spans_takes_no_page_of_one_with_them():
+    """Also where the span's page lies in the row that a search for the text comes to: its home
+    differs in the last bit, and another text's page is in the text's own."""
+    simulator = Simulator(2, walked=True, kinds=PLAIN, workload=QUIET)
+    world, scratch = simulator.world, simulator.world.copy()
+    rng = np.random.default_rng(1)
+
+    def hashed(tokens: np.ndarray) -> np.uint64:
+        seed = np.uint64(world[0]["settings"]["cache_seed"])
+        return np.uint64(chain(seed, tokens[None], 0, 0, 16))
+
+    def mixed(digest: int) -> np.uint64:
+        requests = scratch[0]["requests"]
+        requests["span_count"][0], requests["span_end"][0, 0] = 1, 8
+        requests["span_digest"][0, 0] = digest
+        return np.uint64(features_of(scratch, 0, 0, 16))
+
+    texts = (rng.integers(0, 50, 20, dtype=np.int32) for _ in range(1 << 16))
+    text = next(t for t in texts if home_row(world, hashed(t)) % 2 == 0)
+    home = home_row(world, hashed(text))
+    before = next(t for t in texts if home_row(world, hashed(t)) == home)
+    digest = next(d for d in range(1, 1 << 16)
+                  if home_row(world, np.uint64(hashed(text) ^ mixed(d))) == home + 1)
+    assert ask(simulator, Submission(1, before, 2)) == 0
+    assert ask(simulator, Submission(2, text, 2, spans=((0, 8, digest),))) == 0
+    assert ask(simulator, Submission(3, text, 2)) == 0
+    assert ask(simulator, Submission(4, text, 2, spans=((0, 8, digest),))) == 16
+    assert ask(simulator, Submission(5, text, 2)) == 16
 
 
 def test_what_a_span_stands_for_is_part_of_the_text():

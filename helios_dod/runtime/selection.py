@@ -8,7 +8,18 @@ from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
 from helios_dod.executors import base
 from helios_dod.executors.base import Geometry
-from helios_dod.limits import FRAMES_MAX, HUGE, LARGE, MASK_BITS, MEDIUM, SIZES, SMALL, Limits
+from helios_dod.limits import (
+    FRAMES_MAX,
+    HUGE,
+    LARGE,
+    MASK_BITS,
+    MEDIUM,
+    PAGE_TOKENS_MAX,
+    SIZES,
+    SMALL,
+    TOKEN_BLOCK,
+    Limits,
+)
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.terms import (
     OP_DECODE,
@@ -20,6 +31,8 @@ from helios_dod.terms import (
 )
 
 WINDOW_SPARE = 3  # pages of a slot beside its window: the ends of it and of what is in flight
+# Tokens of a page: a row of `pages` holds them, and blocks of text are whole pages.
+PAGE_TOKENS = tuple(n for n in range(1, PAGE_TOKENS_MAX + 1) if TOKEN_BLOCK % n == 0)
 DEFAULT_CACHE_SHARE = 0.4  # of the memory that is free at start
 
 
@@ -258,6 +271,11 @@ def choose_limits(name: str | None, geometry: Geometry, context: int, width: int
 def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[[Geometry], int],
            options: Options) -> Selection:
     """Resolves options against the core and the machine. Raises SelectionError."""
+    if contract.cache.page_tokens not in PAGE_TOKENS:
+        raise SelectionError("page_tokens", contract.cache.page_tokens,
+                             f"one of {PAGE_TOKENS} possible")
+    if not 1 <= options.frames <= FRAMES_MAX:
+        raise SelectionError("frames", options.frames, f"1 to {FRAMES_MAX} possible")
     slots = choose_number("concurrency", options.concurrency, contract.concurrency)
     most = choose_number("context_tokens", options.context_tokens, contract.context_tokens)
     prefill = choose_number("prefill_tokens", options.prefill_tokens, contract.prefill_tokens)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from helios_dod import terms
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.prepared import PreparedBinding, PreparedContract, PreparedProgram
-from helios_dod.limits import PAGE_TOKENS_MAX
 
 PACKED = frozenset(value for name, value in vars(terms).items() if name.startswith("SOURCE_"))
 DEVICE_EXECUTORS = ("cuda",)
@@ -58,10 +57,6 @@ def require_served(contract: PreparedContract, programs: Iterable[int], executor
             raise ContractError(f"{field}.tuned_bindings",
                                 f"none: executor {executor} runs no tuning graphs",
                                 program.tuned[0][1])
-    if contract.cache.page_tokens > PAGE_TOKENS_MAX:
-        raise ContractError("contract.model.cache.page_tokens",
-                            f"at most {PAGE_TOKENS_MAX} that this runtime compares by token",
-                            contract.cache.page_tokens)
     _require_views(contract, programs)
     _require_restoring(contract, programs)
 

@@ -44,13 +44,11 @@ def confirm(world, row, index, parent):
     count, k, ids = world[0].settings.page_tokens, index & (MATCH_RING - 1), world[0].tokens.ids
     block, first = requests.blocks[row, index * count // TOKEN_BLOCK], index * count % TOKEN_BLOCK
     page = prefixes.entry[prefixes.ahead_row[k], ENTRY_PAGE]
-    if page != NO_ROW and (parent == NO_ROW or not same_tokens(
+    hashed = prefixes.ahead_hash[k]
+    if page != NO_ROW and (parent == NO_ROW or pages.hash[page] != hashed or not same_tokens(
             pages.ids, page, ids, block, first, count)):
-        page = find_from(world, prefixes.ahead_row[k], parent, requests.salt[row], ids, block,
-                         first, count)
-    if (page != NO_ROW and requests.span_count[row] > 0
-            and pages.hash[page] != prefixes.ahead_hash[k]):
-        page = NO_ROW  # what its spans stand for is in the hash alone
+        page = find_from(world, prefixes.ahead_row[k], hashed, parent, requests.salt[row], ids,
+                         block, first, count)
     return page
 
 

@@ -34,11 +34,8 @@ def publish_next(world, slot, row):
     ids, at = world[0].tokens.ids, first % TOKEN_BLOCK
     parent = slots.published_page[slot]
     hashed = chain(slots.published_hash[slot], ids, block, at, count)
-    features = features_of(world, row, first, first + count)
-    hashed ^= features
+    hashed ^= features_of(world, row, first, first + count)
     page = find_page(world, hashed, parent, requests.salt[row], ids, block, at, count)
-    if features != 0 and page != NO_ROW and pages.hash[page] != hashed:
-        page = NO_ROW  # its spans stand for something else
     own = slots.pages[slot, index]
     if page == NO_ROW:
         page = own

@@ -68,10 +68,11 @@ def next_behind(world, parent, row):
 
 
 @kernel(boundscheck=False)
-def find_from(world, row, parent, salt, ids, block, first, count):
+def find_from(world, row, hashed, parent, salt, ids, block, first, count):
     """The immutable page with these tokens behind `parent`, probing from `row`; or NO_ROW.
 
-    A page has its salt from its parents, so the salt is compared at the first page only."""
+    What spans stand for, the page's or the text's, is in the hash alone. A page has its salt from
+    its parents, so the salt is compared at the first page only."""
     entry, pages = world[0].prefixes.entry, world[0].pages
     mask = entry.shape[0] - 1
     for _ in range(entry.shape[0]):
@@ -79,7 +80,8 @@ def find_from(world, row, parent, salt, ids, block, first, count):
         page = entry[row, ENTRY_PAGE]
         if page == NO_ROW:
             return NO_ROW
-        if (same_tokens(pages.ids, page, ids, block, first, count)
+        if (pages.hash[page] == hashed
+                and same_tokens(pages.ids, page, ids, block, first, count)
                 and (parent != NO_ROW or pages.salt[page] == salt)):
             return page
         row = (row + 1) & mask
@@ -89,7 +91,8 @@ def find_from(world, row, parent, salt, ids, block, first, count):
 @kernel
 def find_page(world, hashed, parent, salt, ids, block, first, count):
     """The immutable page with these tokens behind `parent`, or NO_ROW."""
-    return find_from(world, home_row(world, hashed), parent, salt, ids, block, first, count)
+    return find_from(
+        world, home_row(world, hashed), hashed, parent, salt, ids, block, first, count)
 
 
 @kernel
