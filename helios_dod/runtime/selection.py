@@ -274,8 +274,7 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     if contract.cache.page_tokens not in PAGE_TOKENS:
         raise SelectionError("page_tokens", contract.cache.page_tokens,
                              f"one of {PAGE_TOKENS} possible")
-    if not 1 <= options.frames <= FRAMES_MAX:
-        raise SelectionError("frames", options.frames, f"1 to {FRAMES_MAX} possible")
+    frames = choose_number("frames", options.frames, FRAMES_MAX)
     slots = choose_number("concurrency", options.concurrency, contract.concurrency)
     most = choose_number("context_tokens", options.context_tokens, contract.context_tokens)
     prefill = choose_number("prefill_tokens", options.prefill_tokens, contract.prefill_tokens)
@@ -311,6 +310,6 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0, sum(tiers))
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
-    return Selection(limits, geometry, context, prefill, options.frames, options.host_pending,
+    return Selection(limits, geometry, context, prefill, frames, options.host_pending,
                      options.caching, options.history_drafting, programs, page_bytes, widths,
                      *tiers, options.disk_folder)
