@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from helios_dod.frontend.isolation import Encode, Isolated, Place
 from helios_dod.frontend.sandbox import MARK
 from helios_dod.frontend.tokenizer_data import TokenizerError, by_name, read_tokenizer
 from helios_dod.frontend.tokenizer_parts import IDS_MAX
@@ -115,6 +116,7 @@ class PromptEncoder:
         self.kinds = [*"a1 \n.\u4e00", *sorted(set(splitting))][:TRIAL_KINDS_MAX]
         with by_name():
             self.tokenizer = Tokenizer.from_str(msgspec.json.encode(described).decode())
+        self.library: Encode = self.encode_here
         self.moved = {}  # ids that the sealed tokenizer numbers anew -> the real ones
         for text, token in controls.items():
             found = self.tokenizer.token_to_id(self.seal + text + self.seal)
@@ -133,6 +135,23 @@ class PromptEncoder:
                                  ) from None
         self.beginnings = {text[:size] for text in controls for size in range(1, len(text))}
         self.beginning_max = max(map(len, self.beginnings), default=0)
+
+    def encode_here(self, text: str, placed: bool) -> tuple[list[int], Sequence[Place]]:
+        """The library's ids of sealed text and, if `placed`, where each token is in it.
+
+        Raises TokenizerError where it gives up."""
+        with by_name():
+            encoded = self.tokenizer.encode(text, add_special_tokens=False)
+            return encoded.ids, encoded.offsets if placed else ()
+
+    def isolate(self) -> None:
+        """From now on texts are encoded in children, which are killed where they take too long."""
+        self.library = Isolated(self.encode_here)
+
+    @property
+    def slow(self) -> bool:
+        """Whether a text has taken too long."""
+        return isinstance(self.library, Isolated) and self.library.slow
 
     def check_speed(self) -> None:
         """Encodes runs of each character that splitting may look for, with each other one behind,
@@ -199,14 +218,12 @@ class PromptEncoder:
         """The same, and how many tokens make each of some beginnings of the text; those that end
         inside a token are left out. Raises TokenizerError."""
         whole = self.sealed(text)
-        with by_name():
-            encoded = self.tokenizer.encode(whole, add_special_tokens=False)
-        ids: list[int] = encoded.ids
+        ids, places = self.library(whole, bool(beginnings))
         if self.moved:
             ids = [self.moved.get(token, token) for token in ids]
         if not beginnings:
             return ids, []
-        places, counts = encoded.offsets, []
+        counts = []
         ends = [end for _, end in places]
         for beginning in map(self.sealed, beginnings):
             count = bisect_right(ends, len(beginning))

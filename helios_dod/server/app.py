@@ -191,8 +191,9 @@ class App:
             assets.byte_table, self.memory.limits.requests_max, assets.strip_leading_space)
         bridge = Bridge(self.memory, self.worker, self.wake_engine, self.wake_self, detokeniser)
         bridge.warm()
-        fetch = Fetcher() if self.options.remote_images else None
-        return assets, Preparer(assets, fetch), bridge
+        preparer = Preparer(assets, Fetcher() if self.options.remote_images else None)
+        preparer.encoder.isolate()
+        return assets, preparer, bridge
 
     def on_wake(self) -> None:
         """This worker's eventfd was written: events, or something changed."""

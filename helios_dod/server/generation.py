@@ -70,9 +70,10 @@ class Generator:
         return time.monotonic_ns() - self.origin_ns
 
     async def call(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls what takes long for large bodies. Raises ApiError where it raises RequestError."""
+        """Calls what takes long for large bodies, and for any where a text has taken too long to
+        encode. Raises ApiError where it raises RequestError."""
         try:
-            if size <= INLINE_BYTES:
+            if size <= INLINE_BYTES and not self.preparer.encoder.slow:
                 return function(*arguments)
             return await asyncio.get_running_loop().run_in_executor(
                 self.threads, function, *arguments)

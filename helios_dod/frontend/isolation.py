@@ -1,0 +1,177 @@
+"""Encoding in child processes that a timer kills.
+
+The `tokenizers` library cannot be interrupted, and no reading of a pattern says what it takes of
+the worst text that may come. So what a request sends is encoded by a fork of this process, which
+has the tokenizer already, within processor time that goes by the text's length. The caller waits
+without the interpreter's lock.
+"""
+
+import gc
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from helios_dod.frontend.tokenizer_data import TokenizerError, by_name
+
+SECONDS_BASE = 0.5  # of processor for any text, and
+RATE_MIN = 128 << 10  # bytes a second; honest tokenizers take five times as many and more
+WALL_RATIO = 10  # of elapsed time to processor time, where other programs take the processors
+MEMORY_MAX = 1 << 30  # bytes that a child may map beyond what it was forked with
+HEAD = struct.Struct("<QB")  # bytes that follow; asked: whether places are, answered: whether well
+LATE = (signal.SIGPROF, signal.SIGALRM)
+Place = tuple[int, int]  # first character of a token, and the one behind it
+Encode = Callable[[str, bool], tuple[list[int], Sequence[Place]]]  # places: only where asked for
+
+
+def seconds_for(nbytes: int) -> float:
+    """Of processor time that so many bytes of text may take."""
+    return SECONDS_BASE + nbytes / RATE_MIN
+
+
+class Ended(Exception):
+    """The child is gone; its exit code is negative for a signal."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Child:
+    """The caller's side of one child."""
+
+    def __init__(self, encode: Encode) -> None:
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            self.pid = os.fork()
+            if self.pid == 0:
+                serve(encode, theirs)
+
+    def ask(self, data: bytes, placed: bool) -> tuple[bytes, bool]:
+        """The answer's bytes, and whether they are tokens or else a reason. Raises Ended."""
+        try:
+            self.connection.sendall(HEAD.pack(len(data), placed))
+            self.connection.sendall(data)
+            size, good = HEAD.unpack(receive(self.connection, HEAD.size))
+            return receive(self.connection, size), bool(good)
+        except (OSError, EOFError):
+            raise Ended(self.close()) from None
+
+    def close(self) -> int:
+        """Ends it; its exit code."""
+        self.connection.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Isolated:
+    """`encode`, in children: one for each call at a time, forked at need. Thread-safe.
+
+    slow: a text has taken too long, so that the next one may as well."""
+
+    def __init__(self, encode: Encode) -> None:
+        self.encode, self.slow = encode, False
+        self.idle = [Child(encode)]
+
+    def __call__(self, text: str, placed: bool) -> tuple[list[int], Sequence[Place]]:
+        """As `encode`. Raises TokenizerError, also where a child does not end in time."""
+        with by_name():
+            data = text.encode()
+        try:
+            answer, good = self.answer(data, placed, self.taken())
+        except Ended as ended:
+            if -ended.code in LATE:
+                self.refuse(data, ended.code)
+            try:  # it may have ended while it waited
+                answer, good = self.answer(data, placed, Child(self.encode))
+            except Ended as again:
+                self.refuse(data, again.code)
+        if not good:
+            raise TokenizerError(answer.decode())
+        numbers = np.frombuffer(answer, np.int32)
+        if not placed:
+            return numbers.tolist(), ()
+        ids, places = numbers[: len(numbers) // 3], numbers[len(numbers) // 3:]
+        return ids.tolist(), places.reshape(-1, 2).tolist()
+
+    def taken(self) -> Child:
+        """A child that waits, or a new one."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return Child(self.encode)
+
+    def answer(self, data: bytes, placed: bool, child: Child) -> tuple[bytes, bool]:
+        """What a child answers, which then waits for the next text. Raises Ended."""
+        answer = child.ask(data, placed)
+        self.idle.append(child)
+        return answer
+
+    def refuse(self, data: bytes, code: int) -> NoReturn:
+        """Says how a child ended over a text."""
+        self.slow = True
+        if -code in LATE:
+            raise TokenizerError(f"{len(data)} bytes of text take more than "
+                                 f"{seconds_for(len(data)):.2f} s to encode")
+        raise TokenizerError(f"encoding {len(data)} bytes of text ended with exit code {code}; it "
+                             f"has {MEMORY_MAX >> 20} MiB")
+
+    def close(self) -> None:
+        """Ends the children that wait."""
+        while self.idle:
+            self.idle.pop().close()
+
+
+def receive(connection: socket.socket, count: int) -> bytes:
+    """Exactly so many bytes. Raises EOFError."""
+    data = bytearray(count)
+    left = memoryview(data)
+    while left:
+        got = connection.recv_into(left)
+        if got == 0:
+            raise EOFError
+        left = left[got:]
+    return bytes(data)
+
+
+def serve(encode: Encode, connection: socket.socket) -> NoReturn:
+    """A child's life: it ends when the other side closes."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGTERM, *LATE):
+            signal.signal(number, signal.SIG_DFL)
+        gc.disable()
+        number = connection.fileno()
+        os.closerange(3, number)  # connections of clients and of other children
+        os.closerange(number + 1, 1 << 30)
+        with open("/proc/self/statm") as file:
+            most = int(file.read().split()[0]) * resource.getpagesize() + MEMORY_MAX
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        if hard == resource.RLIM_INFINITY or hard > most:
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        while True:
+            size, placed = HEAD.unpack(receive(connection, HEAD.size))
+            text = receive(connection, size).decode()
+            seconds = seconds_for(size)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(signal.ITIMER_REAL, WALL_RATIO * seconds)
+            try:
+                ids, places = encode(text, bool(placed))
+                answer, good = np.array(ids, np.int32).tobytes(), True
+                answer += np.array(places, np.int32).tobytes()
+            except (TokenizerError, MemoryError) as error:
+                answer, good = (str(error) or "out of memory").encode(), False
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.sendall(HEAD.pack(len(answer), good))
+            connection.sendall(answer)
+    except EOFError:
+        code = 0
+    finally:
+        os._exit(code)

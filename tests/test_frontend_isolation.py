@@ -1,0 +1,140 @@
+"""Texts that a tokenizer's pattern is slow over are refused in time, and others go on."""
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+import server_harness
+import text_tables
+from tokenizers import Tokenizer
+
+from helios_dod.frontend import isolation
+from helios_dod.frontend.isolation import Child, Ended, Isolated
+from helios_dod.frontend.prompt import PromptEncoder
+from helios_dod.frontend.tokenizer_data import TokenizerError
+
+QUADRATIC, CUBIC = "a*b", "a*a*b"  # over a run of `a`, where a `b` lies behind what ends it
+TEXTS = ("", "Hello, world!", "naïve — 中文 🙂", "  a\n\n b", "x" * 5000)
+
+
+def run_of(count):
+    return "a" * (count - 2) + "\1b"
+
+
+def tokenizer_json(pattern=None):
+    """The byte-level tokenizer, which also splits by a pattern."""
+    document = json.loads(text_tables.byte_level().tokenizer.to_str())
+    if pattern is not None:
+        part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+                "invert": False}
+        document["pre_tokenizer"] = {"type": "Sequence",
+                                     "pretokenizers": [part, document["pre_tokenizer"]]}
+    return json.dumps(document)
+
+
+@pytest.fixture
+def encoder(request):
+    made = PromptEncoder(tokenizer_json(getattr(request, "param", None)).encode())
+    made.isolate()
+    yield made
+    made.library.close()
+
+
+def test_it_is_what_the_library_makes(encoder):
+    library = Tokenizer.from_str(tokenizer_json())
+    for text in TEXTS:
+        encoded = library.encode(text, add_special_tokens=False)
+        assert encoder.encode(text) == encoded.ids
+        ids, places = encoder.library(text, True)
+        assert ids == encoded.ids and [tuple(place) for place in places] == encoded.offsets
+    assert encoder.encode_parted("Hello, world!", ("Hello,",))[1] == [
+        len(library.encode("Hello,").ids)]
+
+
+@pytest.mark.parametrize("encoder, count", [(QUADRATIC, 100_000), (CUBIC, 4000)], indirect=[
+    "encoder"])
+def test_a_slow_pattern_is_refused_in_time(encoder, count):
+    began, before = time.monotonic(), encoder.encode("Hello")
+    assert not encoder.slow
+    most = isolation.seconds_for(count)
+    for _ in range(2):
+        with pytest.raises(TokenizerError, match=f"{count} bytes of text take more than "
+                                                 f"{most:.2f} s to encode"):
+            encoder.encode(run_of(count))
+        assert encoder.slow and encoder.encode("Hello") == before
+    assert time.monotonic() - began < 2 * isolation.WALL_RATIO * most
+
+
+def test_too_much_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(isolation, "MEMORY_MAX", 8 << 20)  # as children see it that are forked now
+    encoder = PromptEncoder(tokenizer_json().encode())
+    encoder.isolate()
+    with pytest.raises(TokenizerError, match="3000000 bytes of text ended .* it has 8 MiB"):
+        encoder.encode("word " * 600_000)
+    assert encoder.encode("a b")
+    encoder.library.close()
+
+
+def test_what_the_library_gives_up_on_is_said(encoder):
+    def gives_up(text, placed):
+        raise TokenizerError("no such word")
+
+    isolated = Isolated(gives_up)
+    for _ in range(2):
+        with pytest.raises(TokenizerError, match="no such word"):
+            isolated("a", False)
+    assert len(isolated.idle) == 1 and not isolated.slow
+    isolated.close()
+
+
+def test_a_child_that_was_killed_is_replaced(encoder):
+    child, = encoder.library.idle
+    os.kill(child.pid, signal.SIGKILL)
+    assert encoder.encode("Hello") == Tokenizer.from_str(tokenizer_json()).encode("Hello").ids
+    assert not encoder.slow and encoder.library.idle != [child]
+
+
+def test_each_call_at_a_time_has_a_child(encoder):
+    expected, found = encoder.encode("word " * 2000), []
+    threads = [threading.Thread(target=lambda: found.append(encoder.encode("word " * 2000)))
+               for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+    assert 1 <= len(encoder.library.idle) <= 4
+
+
+def test_a_child_ends_with_its_caller():
+    child = Child(lambda text, placed: ([len(text)], ()))
+    assert child.ask(b"abc", False) == ((3).to_bytes(4, "little"), True)
+    assert child.close() == 0
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child.pid, 0)
+    stuck = Child(lambda text, placed: os.abort())
+    with pytest.raises(Ended, match=f"-{int(signal.SIGABRT)}"):
+        stuck.ask(b"", False)
+
+
+def test_a_server_answers_others_meanwhile(tmp_path):
+    core = tmp_path / "tokenizer.json"
+    core.write_text(tokenizer_json(CUBIC))
+    slow, answers = [{"role": "user", "content": run_of(4000)}], []
+    with server_harness.serving(core, "workers=1") as server:
+        answers.append(server.post(messages=slow))  # prepared at once, as short ones are
+        thread = threading.Thread(target=lambda: answers.append(server.post(messages=slow)))
+        thread.start()
+        count = 0
+        while thread.is_alive():
+            assert server.post(max_tokens=1).status_code == 200
+            count += 1
+        assert count > 3
+        for answer in answers:
+            assert answer.status_code == 400
+            assert re.search(r"The tokenizer refused 'messages': .* bytes of text take more than "
+                             "0.53 s to encode", answer.json()["error"]["message"])
