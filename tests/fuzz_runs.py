@@ -20,10 +20,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,13 @@ from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError
 from helios_dod.executors.host import buffers
 from helios_dod.executors.host.executor import HostExecutor
+from helios_dod.limits import SIZES
+from helios_dod.schedule import TICK
+from helios_dod.world import boot
 from tests.fuzz_cores import mutate_field, pick
 
 PAGE = mmap.PAGESIZE
+SIZE = "SMALL"  # of the worlds that mutants run in
 MARK = 0xA5
 HANG_S = 240.0  # without a word of the child, which may compile first
 STEPS_MAX = 400  # ticks of one mutant
@@ -352,7 +357,6 @@ def run(plan, guarded, weights):
     from helios_dod.engine import Engine
     from helios_dod.runtime.binding import bind
     from helios_dod.runtime.native_model import require_served
-    from helios_dod.world import boot
 
     require_served(plan.contract, plan.selection.programs, "host")
     world = boot(plan.selection.limits)
@@ -391,7 +395,7 @@ def attempt(core, serving, manifest, weights):
     original, buffers.aligned_zeros = buffers.aligned_zeros, guarded.zeros
     try:
         prepared = decode(serving, manifest)
-        options = Options(cache_bytes=4 << 20, size="SMALL")
+        options = Options(cache_bytes=4 << 20, size=SIZE)
         selection = choose(prepared, prepared.cache.page_bytes,
                            lambda geometry: staging_layout(prepared, geometry)[1], options)
         run(Plan(core, manifest, prepared, selection), guarded, weights)
@@ -468,15 +472,25 @@ def fuzz(mutants, seed, first=0, report=None):
     return counts, failures
 
 
+def compile_system(index):
+    """Compiles a system of TICK into the cache, on a world without work."""
+    TICK[index].run(boot(SIZES[SIZE]))
+
+
 def child_command(seed, first, end):
     return [sys.executable, "-m", "tests.fuzz_runs", "--child", "--seed", str(seed),
             "--first", str(first), "--mutants", str(end)]
 
 
 def fuzz_in(jobs, mutants, seed, first, report):
-    """The same, in so many children at once, each with mutants of its own. Before that a child
-    runs only the honest cores: it compiles what all of them load."""
+    """The same, in so many children at once, each with mutants of its own. Before that what all of
+    them load is compiled: systems side by side, what calls them by a child that runs only the
+    honest cores."""
+    began = time.monotonic()
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as processes:
+        list(processes.map(compile_system, range(len(TICK))))
     subprocess.run(child_command(seed, first, first), check=True)
+    print(f"compiled or loaded in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     bounds = [first + (mutants - first) * job // jobs for job in range(jobs + 1)]
     counts, failures = Counter(), []
     with ThreadPoolExecutor(jobs) as pool:

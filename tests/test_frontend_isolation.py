@@ -73,7 +73,7 @@ def test_too_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(isolation, "MEMORY_MAX", 8 << 20)  # as children see it that are forked now
     encoder = PromptEncoder(tokenizer_json().encode())
     encoder.isolate()
-    with pytest.raises(TokenizerError, match="3000000 bytes of text ended .* it has 8 MiB"):
+    with pytest.raises(TokenizerError, match=r"3000000 bytes of text ended .* it has 8 MiB"):
         encoder.encode("word " * 600_000)
     assert encoder.encode("a b")
     encoder.library.close()

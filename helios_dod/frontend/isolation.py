@@ -25,7 +25,7 @@ WALL_RATIO = 10  # of elapsed time to processor time, where other programs take 
 MEMORY_MAX = 1 << 30  # bytes that a child may map beyond what it was forked with
 HEAD = struct.Struct("<QB")  # bytes that follow; asked: whether places are, answered: whether well
 LATE = (signal.SIGPROF, signal.SIGALRM)
-Place = tuple[int, int]  # first character of a token, and the one behind it
+Place = Sequence[int]  # first character of a token, and the one behind it
 Encode = Callable[[str, bool], tuple[list[int], Sequence[Place]]]  # places: only where asked for
 
 
@@ -144,12 +144,12 @@ def serve(encode: Encode, connection: socket.socket) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for number in (signal.SIGTERM, *LATE):
-            signal.signal(number, signal.SIG_DFL)
+        for ending in (signal.SIGTERM, *LATE):
+            signal.signal(ending, signal.SIG_DFL)
         gc.disable()
-        number = connection.fileno()
-        os.closerange(3, number)  # connections of clients and of other children
-        os.closerange(number + 1, 1 << 30)
+        own = connection.fileno()
+        os.closerange(3, own)  # connections of clients and of other children
+        os.closerange(own + 1, 1 << 30)
         with open("/proc/self/statm") as file:
             most = int(file.read().split()[0]) * resource.getpagesize() + MEMORY_MAX
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
