@@ -557,9 +557,8 @@ def mutate_unsigned(honest, files, rng):
 
 def may_load(honest, changed):
     """Whether what was changed is not signed, or leads to the bytes that are. What lies outside of
-    a core is no part of it, but for its index, which a signature covers wherever it lies."""
-    return all(name in honest.unsigned or (isinstance(data, Other)
-                                           and (data.leads or name == honest.index))
+    a core is no part of it, and its index is no link."""
+    return all(name in honest.unsigned or (isinstance(data, Other) and data.leads)
                for name, data in changed.items())
 
 

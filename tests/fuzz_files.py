@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 
 from helios_dod.cores.acceptance import authorize, refusal
 from helios_dod.cores.errors import CoreError
+from helios_dod.cores.layout import CORE_FILE, LOGICAL_FILE
 from helios_dod.cores.reader import open_core
 
 ACCEPTANCE = "acceptance.json"
@@ -15,7 +16,8 @@ VALUES = (None, 0, -1, "", "x", [], {}, [[]] * 50, "00", 2**70, [{}], {"accepted
 
 
 class Other:
-    """Makes something that is no plain file of its bytes. leads: to those bytes inside the core."""
+    """Makes something that is no plain file of its bytes. leads: to those bytes inside the core,
+    by a name that may be a link."""
 
     def __init__(self, make, leads=False):
         self.make, self.leads = make, leads
@@ -52,7 +54,7 @@ def in_place(honest, name, rng):
         Other(link_to(os.path.relpath(honest.path / rng.choice(honest.names),
                                       (honest.path / name).parent))),
         Other(lambda path: (shutil.copy(honest.outside / name, beside), path.symlink_to(inside)),
-              leads=True)))
+              leads=name not in (CORE_FILE, LOGICAL_FILE))))
 
 
 def put(path, data):

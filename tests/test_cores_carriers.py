@@ -290,6 +290,9 @@ def test_fetching_resumes_and_verifies(tmp_path):
                 return 206, {}, bytes(len(data))
             return None
 
+        def damage_all(path, first, data):
+            return 206, {}, bytes(len(data))
+
         server.misbehave = damage
         with pytest.raises(CoreError, match=r"chunk 1 .* does not match"):
             open_core(core).weights()
@@ -303,8 +306,18 @@ def test_fetching_resumes_and_verifies(tmp_path):
         assert server.requests == [("/weights.bin", CHUNK_NBYTES)]  # chunk 0 was kept
         assert sum(seen) == 2 * os.path.getsize(core / "weights.bin")  # fetched, then verified
         (cached,) = (tmp_path / "cache" / "fetched").iterdir()
+        for spoil, wrong in ((lambda file: file.write(b"\xff"), [0]),
+                             (lambda file: file.truncate(100), [0, CHUNK_NBYTES])):
+            with open(cached, "r+b") as file:
+                spoil(file)
+            server.requests.clear()
+            open_core(core).weights()  # what is wrong of the copy comes again, and nothing else
+            assert sorted(server.requests) == [("/weights.bin", first) for first in wrong]
+            assert cached.read_bytes() == (core / "weights.bin").read_bytes()
+            assert list(cached.parent.iterdir()) == [cached]
         with open(cached, "r+b") as file:
             file.write(b"\xff")
+        server.misbehave = damage_all
         with pytest.raises(CoreError, match="chunk 0"):
             open_core(core).weights()
 

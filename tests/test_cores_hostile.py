@@ -327,6 +327,17 @@ def test_paths_out_of_the_core_are_refused(core, path):
         open_core(core)
 
 
+@pytest.mark.parametrize("name", ["core.pb", "locations.pb"])
+def test_links_in_the_place_of_an_index_are_not_followed(core, name):
+    for target in (core.parent / "outside", core / "inside"):
+        os.rename(core / name, target)
+        (core / name).symlink_to(target)
+        with pytest.raises(CoreError, match=f"{name}: a symbolic link, which is not followed"):
+            open_core(core)
+        os.replace(target, core / name)
+    load(core)
+
+
 @pytest.mark.parametrize("change", [
     lambda found: found.locations.add(resource_id="more", path="core.pb"),
     lambda found: found.locations.add().CopyFrom(found.locations[0]),

@@ -4,15 +4,18 @@ import hashlib
 import json
 import os
 import stat
+import threading
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from helios_dod.cli import main
 from helios_dod.contract.wire import core_pb2
 from helios_dod.cores import writer
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.errors import AcceptanceError, CoreError
+from helios_dod.cores.files import locked
 from helios_dod.cores.keys import load_key, make_key, user_key, user_key_path
 from helios_dod.cores.layout import CHUNK_NBYTES
 from helios_dod.cores.reader import open_core
@@ -140,6 +143,41 @@ def test_records_that_fill_the_file_make_room(tmp_path, publisher, monkeypatch):
     authorize(core, accept="tests.example")
     authorize(core)
     assert [len(part["accepted"]) for part in json.loads(path.read_text())["users"]] == [5, 4, 4]
+
+
+def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path, publisher):
+    core = open_core(write(tmp_path, publisher, accept=True))
+    path, outside = core.path / "acceptance.json", tmp_path / "outside"
+    os.rename(path, outside)
+    path.symlink_to(outside)
+    with pytest.raises(AcceptanceError, match="cannot be read or is not this user's"):
+        authorize(core)
+    before = outside.read_bytes()
+    authorize(core, accept="tests.example")
+    assert not path.is_symlink() and outside.read_bytes() == before
+
+
+def test_users_that_accept_at_once_wait_for_each_other(tmp_path, publisher):
+    core = open_core(write(tmp_path, publisher))
+    with locked(core.path / "acceptance.json"):
+        thread = threading.Thread(target=authorize, args=(core, "tests.example"))
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive() and not (core.path / "acceptance.json").exists()
+    thread.join()
+    authorize(core)
+
+
+def test_a_refusal_shows_the_licence(tmp_path, publisher, capsys):
+    for size, shown in ((16_000, ""), (20_000, "16384 of 20006 characters; helios inspect")):
+        target = tmp_path / f"{size}.core"
+        write_core(make_prepared(license_text="x" * size + " y end"), target, publisher)
+        with pytest.raises(AcceptanceError) as caught:
+            authorize(open_core(target))
+        assert shown in str(caught.value) and str(caught.value).endswith(
+            "shows all of them)" if shown else "x y end")
+        assert main(["inspect", str(target), "--license"]) == 0
+        assert capsys.readouterr().out == "x" * size + " y end\n"
 
 
 def test_acceptance_given_while_writing(tmp_path, publisher):

@@ -209,7 +209,7 @@ def test_another_namespace_is_not_accepted_with_it(capsys, core, tmp_path):
         authorize(open_core(tmp_path / "m"))
 
 
-def test_export_refuses_before_it_reads(capsys, core, tmp_path):
+def test_export_refuses_before_it_reads(capsys, core, tmp_path, monkeypatch):
     """Bad arguments are named before any weight is read, and as they were given."""
     weights = core / "weights.bin"
     weights.write_bytes(bytes(weights.stat().st_size))  # would be refused once it is read
@@ -217,19 +217,30 @@ def test_export_refuses_before_it_reads(capsys, core, tmp_path):
     taken.mkdir()
     (taken / "file").touch()
     out = tmp_path / "made.core"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "closed")
+    (tmp_path / "closed").mkdir()
     for words, problem in (
         (("--namespace", ""), f"{out}: publisher_namespace: expected 1 to 200"),
         (("--key", tmp_path / "none"), f"{tmp_path / 'none'}: cannot read the signing key"),
         (("--out", taken), f"{taken}: exists already"),
         (("--out", taken, "--overwrite"), f"{taken}: is not a core"),
         (("--carrier", "logical-4"), f"{out}: is sealed and needs its key"),
-        (("--out", tmp_path / "file" / "x"), ""),
+        (("--out", tmp_path / "file" / "x"),
+         f"{tmp_path / 'file' / 'x'}: cannot be written: {tmp_path / 'file'} is not a folder"),
+        (("--out", tmp_path / "closed" / "x"), f"{tmp_path / 'closed'} may not be written by"),
     ):
         (tmp_path / "file").touch()
         status, _, err = run(capsys, "export", core, "--out", out, *words)
         assert status == 1 and ".partial" not in err and not out.exists()
-        assert f"helios export: {problem}" in err and (not problem or "verifying" not in err), err
+        assert problem in err.splitlines()[-1] and "verifying" not in err, err
     assert "chunk 0" in run(capsys, "export", core, "--out", out)[2]
+
+
+def test_where_nothing_can_be_written_space_is_not_what_is_missing(capsys, core):
+    """The folder of processes has no space, and takes no folders."""
+    status, _, err = run(capsys, "export", core, "--out", "/proc/made.core")
+    assert status == 1 and err.splitlines()[-1] == (
+        "helios export: /proc/made.core: cannot be written: No such file or directory")
 
 
 def test_links_in_a_core_are_not_written_through(core, tmp_path):

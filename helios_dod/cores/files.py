@@ -1,5 +1,8 @@
-"""Files of a core, read without trust: regular, of the right length, bounded; and replaced."""
+"""Files of a core, read without trust: regular, of the right length, bounded; and replaced.
 
+Links that stand in a file's place are not followed: what a core's folder says is in it."""
+
+import fcntl
 import os
 import stat
 import tempfile
@@ -10,12 +13,15 @@ from pathlib import Path
 from helios_dod.cores.errors import CoreError
 
 
-def regular(path: Path) -> os.stat_result:
-    """What the file system says of a regular file; CoreError for anything else."""
+def regular(path: Path, follow: bool = False) -> os.stat_result:
+    """What the file system says of a regular file; CoreError for anything else. follow: a link to
+    one is as good, for files that are the user's own."""
     try:
-        found = path.stat()
+        found = path.stat(follow_symlinks=follow)
     except OSError as error:
         raise CoreError(path, f"cannot be read: {error.strerror}") from error
+    if stat.S_ISLNK(found.st_mode):
+        raise CoreError(path, "a symbolic link, which is not followed; a file is expected")
     if not stat.S_ISREG(found.st_mode):
         raise CoreError(path, "not a regular file")
     return found
@@ -29,7 +35,7 @@ def opened(path: Path) -> Iterator[int]:
     that has come into its place is not waited for."""
     regular(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise CoreError(path, "not a regular file")
@@ -73,3 +79,19 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         with suppress(OSError):
             os.unlink(partial)
         raise
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Locks the folder that holds `target`, made if it is not there: one process writes there,
+    others wait. Raises CoreError."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise CoreError(target, f"cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -19,6 +19,7 @@ from helios_dod.cores.chunks import (
     chunks_of,
     fetch,
     map_weights,
+    mend,
     verified,
 )
 from helios_dod.cores.errors import CoreError
@@ -224,7 +225,8 @@ class Core:
     ) -> dict[str, np.ndarray]:
         """Resource id -> read-only uint8 array: over the mapped file, or in memory where sealed.
 
-        What lies at an address is fetched into the user's cache folder first. trust: skip the
+        What lies at an address is fetched into the user's cache folder first; what of that copy is
+        not what was signed any more is fetched again. trust: skip the
         digests, for files that nobody else can write; while they are fetched, and where they are
         sealed, bytes are verified all the same. manifest: what belongs to none of its buffers must
         be zero, unless that is trusted. progress: called with bytes checked since its last call."""
@@ -232,9 +234,18 @@ class Core:
         if manifest is not None:
             sizes = {weight.id: weight.nbytes for weight in self.body.weights}
             padding = padding_of(manifest, sizes)
-        return {weight.id: map_weights(self.chunks(number), path, trust,
-                                       padding.get(weight.id, []), progress)
-                for number, weight, path in self._weight_files(progress)}
+        mapped = {}
+        for number, weight, path in self._weight_files(progress):
+            chunks, spans = self.chunks(number), padding.get(weight.id, [])
+            try:
+                mapped[weight.id] = map_weights(chunks, path, trust, spans, progress)
+            except CoreError:
+                place = self.files[weight.id]
+                if not isinstance(place, Remote):
+                    raise
+                mend(chunks, place, path, progress)
+                mapped[weight.id] = map_weights(chunks, path, trust, spans, None)
+        return mapped
 
     def weight_pieces(self, name: str) -> Iterator[bytes | memoryview]:
         """The bytes of a weight resource, each piece verified as it is read. Raises CoreError."""

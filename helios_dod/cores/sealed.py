@@ -88,7 +88,7 @@ def load_secret(place: Path) -> bytes:
     if text is None:
         where = str(path)
         try:
-            mode = regular(path).st_mode
+            mode = regular(path, follow=True).st_mode
             with open(path, encoding="ascii") as file:
                 text = file.read(1024)
         except (CoreError, OSError, UnicodeDecodeError):

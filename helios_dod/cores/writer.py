@@ -1,11 +1,9 @@
 """Writes a core folder in any carrier. A folder appears whole or not at all."""
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,7 +17,7 @@ from helios_dod.contract.strict import LICENSE_NBYTES_MAX
 from helios_dod.contract.wire import contract_pb2, core_pb2
 from helios_dod.cores.acceptance import record
 from helios_dod.cores.errors import CoreError
-from helios_dod.cores.files import replace_file
+from helios_dod.cores.files import locked, replace_file
 from helios_dod.cores.index import check_namespace, signed_index
 from helios_dod.cores.keys import public_bytes
 from helios_dod.cores.layout import (
@@ -114,10 +112,11 @@ def write_contents(
                                 f"{LICENSE_NBYTES_MAX} are accepted")
     with locked(target):
         check_target(target, overwrite)
-        _check_space(target, sum(weight.nbytes for weight in contents.weights))
         partial = target.with_name(f".{target.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
+            partial.mkdir()  # where nothing can be written, space is not what is missing
+            _check_space(target, sum(weight.nbytes for weight in contents.weights))
             _fill(contents, partial, publisher, CARRIERS[carrier], progress)
             core = open_core(partial)
             if accept:
@@ -136,6 +135,11 @@ def check_target(target: Path, overwrite: bool) -> None:
     """CoreError unless a core may be made at `target`. Only a core, or an empty folder, is ever
     replaced: what is there goes away."""
     if not os.path.lexists(target):
+        folder = next(path for path in target.absolute().parents if os.path.exists(path))
+        if not folder.is_dir():
+            raise CoreError(target, f"cannot be written: {folder} is not a folder")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise CoreError(target, f"cannot be written: {folder} may not be written by this user")
         return
     if not overwrite:
         raise CoreError(target, "exists already; replace it with --overwrite, or choose "
@@ -143,21 +147,6 @@ def check_target(target: Path, overwrite: bool) -> None:
     core = any((target / name).is_file() for name in (CORE_FILE, LOGICAL_FILE))
     if target.is_symlink() or not target.is_dir() or not (core or not any(target.iterdir())):
         raise CoreError(target, "is not a core, so it is not overwritten; choose another place")
-
-
-@contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Locks the folder that holds `target`: one process prepares a core there, others wait."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise CoreError(target, f"cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _write_problem(error: OSError) -> str:
@@ -177,7 +166,7 @@ def _fill(
     contents: Contents, folder: Path, publisher: Publisher, version: int, progress: Progress | None,
 ) -> None:
     """Every file of the core; the signed index comes last."""
-    (folder / RESOURCE_FOLDER).mkdir(parents=True)
+    (folder / RESOURCE_FOLDER).mkdir()
     salt = os.urandom(SALT_NBYTES) if version == SEALED_VERSION else b""
     cipher = Cipher(load_secret(folder), salt) if salt else None
     locations = core_pb2.LocationSet()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from helios_dod.cores.index import check_namespace
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.writer import Publisher, check_target, write_core
 from helios_dod.frontend.prompt import PromptEncoder
@@ -35,6 +36,7 @@ def make_core(
 
     target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16.
     Raises PreparationError, CoreError, ContractError, UserError."""
+    check_namespace(namespace, target)
     check_target(target, overwrite)  # before the work; the writer looks again under its lock
     key = user_key(key_path)
     if random_weights is not None and target_device == "host":

@@ -109,7 +109,11 @@ def add_speculation(parser: argparse.ArgumentParser) -> None:
 
 def width_list(text: str) -> tuple[int, ...]:
     """Numbers separated by commas."""
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers separated by commas, such as 2,4, got {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> int:

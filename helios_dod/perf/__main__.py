@@ -144,7 +144,11 @@ def load(options: argparse.Namespace) -> int:
 
 def lane_list(text: str) -> list[int]:
     """Comma-separated lane counts."""
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers separated by commas, such as 256,1024, got {text!r}") from None
 
 
 def parser() -> argparse.ArgumentParser:

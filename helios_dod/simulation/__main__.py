@@ -14,7 +14,11 @@ from helios_dod.simulation.swarm import FUSED, ORACLE, WALKED, Tally, run_seeds,
 def span(text: str) -> range:
     """Seeds A-B, both included."""
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    try:
+        return range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected seeds such as 1-1000, got {text!r}") from None
 
 
 def swarm(options: argparse.Namespace, mode: str) -> int:
