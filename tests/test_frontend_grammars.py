@@ -12,7 +12,7 @@ from helios_dod.frontend.grammars.calls import Calls, CallTool
 from helios_dod.frontend.grammars.constrainer import check_together, demand_of
 from helios_dod.frontend.grammars.envelope import Demand, Envelope
 from helios_dod.frontend.grammars.structured import answer_of
-from helios_dod.frontend.output.cases import CaseTokenizer
+from helios_dod.frontend.output.cases import CaseTokenizer, gather
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
@@ -73,9 +73,10 @@ class Letters:
         return []
 
 
-def vocabulary_of(name: str) -> tuple[Letters, Any]:
+def vocabulary_of(name: str, spelled: bool = False) -> tuple[Letters, Any]:
+    """spelled: no delimiter is a token of its own."""
     syntax = CATALOG[name]
-    letters = Letters(tuple(dict.fromkeys(syntax.tokens)))
+    letters = Letters(() if spelled else tuple(dict.fromkeys(syntax.tokens)))
     return letters, Vocabulary(letters.tokens).bind(syntax)
 
 
@@ -182,6 +183,98 @@ def test_channels_of_an_element_stream(start):
                 assert demand.answer is None or made or content in ("yes", "<|close|>")
                 assert not (made and demand.answer is not None and content)
         assert seen == ({True, False} if answers is None else {not answers})
+
+
+def written(name: str, start: Start, spelled: bool, answer: str = "") -> str:
+    """An output behind some reasoning, as its template writes it: an answer, or a call."""
+    calls = [] if answer else [("weather", {"city": "Oslo", "days": 3, "note": "a b"}),
+                               ("stop", {})][:1 if name == "bare_json" else 2]
+    if name == "channel_frames":
+        frame = f"<|channel|>final<|message|>{answer}" if answer else (
+            "<|end|><|start|>assistant".join(
+                f" to=functions.{tool}<|channel|>commentary <|constrain|>json<|message|>"
+                f"{json.dumps(arguments)}" for tool, arguments in calls))
+    elif name == "named_json" and spelled and calls:  # without a token the name has no end
+        frame = "[TOOL_CALLS][" + ", ".join(
+            json.dumps({"name": tool, "arguments": arguments}) for tool, arguments in calls) + "]"
+    else:
+        write = SYNTAXES[name.replace("tag_lines", "tags").removesuffix("_lines")][0]
+        frame = write({"content": answer, "reasoning": "", "calls": calls})
+    if name == "xtml":
+        return {Start.CONTENT: "", Start.RESPONSE: "",
+                Start.REASONING: "hm<|close|>think<|sep|>"}[start] + (
+            "" if start == Start.RESPONSE else "<|open|>response<|sep|>") + frame
+    if name in ("recipient_frames", "channel_frames"):
+        frame = frame.removesuffix("<|eot|>")
+        end = "<|eom|>" if name == "recipient_frames" else "<|end|>"
+        if start == Start.CONTENT:
+            return answer or f"{end}<|start|>assistant{frame}"
+        return ("" if start == Start.HEADER else f"hm{end}<|start|>assistant") + frame
+    think = CATALOG[name].think
+    return (f"hm{think.close}" if think and start == Start.REASONING else "") + frame
+
+
+def resplit(tokens: list[int], table: list[bytes], rng: random.Random) -> list[tuple[int, bytes]]:
+    """The same output, whose text is other tokens."""
+    parts: list[tuple[int, bytes]] = []
+    for token in tokens:
+        if token < 256 and parts and parts[-1][0] < 0 and rng.random() < 0.8:
+            parts[-1] = (-1, parts[-1][1] + table[token])
+        else:
+            parts.append((token if token >= 256 else -1, table[token]))
+    return parts
+
+
+STARTS_OF = {"xtml": (Start.CONTENT, Start.REASONING, Start.RESPONSE),
+             "recipient_frames": (Start.HEADER, Start.REASONING, Start.CONTENT),
+             "channel_frames": (Start.HEADER, Start.REASONING, Start.CONTENT),
+             "bare_json": (Start.CONTENT,)}
+BOTH = [(name, start, spelled) for name in CALLING for spelled in (False, True)
+        for start in STARTS_OF.get(name, (Start.CONTENT, Start.REASONING))
+        if not (name == "xtml" and spelled)]  # what ends its answer has to be a token
+
+
+@pytest.mark.parametrize(("name", "start", "spelled"), BOTH)
+def test_a_structured_answer_or_a_call(name, start, spelled):
+    """With tools beside a schema the model writes either: a call is no content, and an answer is
+    content also where it spells a call; both however they are cut into tokens."""
+    letters, bound = vocabulary_of(name, spelled)
+    values = [{"a": written(name, start, spelled) + "</think><think>"},
+              {"name": "stop", "parameters": {}, "b": {"name": "stop", "parameters": {}}}]
+    answers = [json.dumps(value, ensure_ascii=False) for value in values]
+    data = Envelope(bound, start, False, False).text(demand_of(decode_chat(body(
+        response_format={"type": "json_schema", "json_schema": {
+            "name": "n", "schema": {"enum": values}}},
+        tools=[{"type": "function", "function": {"name": tool, "parameters": schema}}
+               for tool, schema in TOOLS.items()]))))
+    markers = {} if spelled else {text: i for i, text in enumerate(letters.tokens) if i >= 256}
+    for answer in ("", *answers):
+        tokens, rest = [], written(name, start, spelled, answer)
+        inside = rest.partition(answer) if answer else (rest, "", "")
+        for place, text in enumerate(inside):
+            pieces = [(None, text)] if place == 1 else CaseTokenizer(bound.syntax).pieces(text)
+            for _, part in pieces:
+                marker = markers.get(part.encode()) if place != 1 else None
+                tokens += list(part.encode()) if marker is None else [marker]
+        matcher = letters.matcher(data)
+        assert matcher.try_consume_tokens(tokens) == len(tokens), rest
+        assert matcher.is_accepting()
+        if not answer and name == "channel_frames":  # an end of the output, and of a call
+            tokens += list(b"<|call|>") if spelled else [markers[b"<|call|>"]]
+        for cut in range(20):
+            rng = random.Random(cut)
+            parser = Parser(bound, TOOLS, start, opaque=True)
+            parts = resplit(tokens, letters.tokens, rng) if cut else [
+                (token, letters.tokens[token]) for token in tokens]
+            events = [event for token, part in parts for event in parser.feed(token, part)]
+            result = gather([*events, *parser.finish()])
+            made = [(call.name, json.loads(call.arguments)) for call in result.calls]
+            assert result.content == answer and not result.incomplete
+            if answer:
+                assert not made
+            else:
+                assert made[0] == ("weather", {"city": "Oslo", "days": 3, "note": "a b"})
+                assert made[1:] == ([] if name == "bare_json" else [("stop", {})])
 
 
 UNIONS = {

@@ -11,13 +11,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helios_dod.frontend.output.case_names import CASE_SYNTAXES
-from helios_dod.frontend.output.cases import STARTS, CaseTokenizer, parse, read_cases, syntax_of
+from helios_dod.frontend.output.cases import (
+    STARTS,
+    CaseTokenizer,
+    gather,
+    parse,
+    read_cases,
+    syntax_of,
+)
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.fences import Fences
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.states import Flow
-from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, Start
+from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, Finish, Start
+from tests.oracles.output_differential import SYNTAXES
+from tests.oracles.output_differential import TOOLS as TOOLS_OF_TWO
 
 CASES = read_cases(Path(__file__).parent / "fixtures" / "output_cases.jsonl")
 NAMES = sorted(CASE_SYNTAXES)
@@ -101,19 +110,104 @@ def test_mutated_outputs(name, seed):
         whole.calls + whole.incomplete) or name == "kimi_k2_tokens"
 
 
-TYPED = ("qwen_function_tags", "glm_arg_tags", "dsml_v32", "dsml_v4", "dsml_v41",
-         "recipient_frames_atem")
+HANDED_OVER = (b"<|call|>", b"<|return|>")  # what they end passes as written: case harm-06
 
 
-@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(seed=st.integers(0, 2**32))
 def test_finished_calls_have_whole_arguments(name, seed):
-    """Where we write the JSON ourselves a finished call's arguments are an object."""
+    """A finished call's arguments are a JSON object, whatever the output was."""
     case, tokens = mutated(name, seed)
+    if name == "harmony":
+        end = tokenizer_of(name).ids["<|end|>"]
+        tokens = [(end, b"<|end|>") if data in HANDED_OVER else (token, data)
+                  for token, data in tokens]
     result = parse(case, tokenizer_of(name), tokens)
     for call in result.calls:
         assert isinstance(json.loads(call.arguments), dict)
+
+
+def channel_frames(message):
+    """As the format document writes a message."""
+    frames = [f"<|channel|>{channel}<|message|>{text}<|end|>" for channel, text in (
+        ("analysis", message["reasoning"]), ("final", message["content"])) if text]
+    frames += [f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+               f"{json.dumps(arguments)}<|call|>" for name, arguments in message["calls"]]
+    return "<|start|>assistant".join(frames)
+
+
+WRITERS = {name: entry[:2] for name, entry in SYNTAXES.items()}
+WRITERS["channel_frames"] = (channel_frames, Start.HEADER)
+ARGUMENTS_OF_TWO = {"text": 'a"\n{', "items": [1, {"k": "}"}], "count": 12}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("spelled", [False, True])
+def test_an_output_cut_anywhere(name, spelled):
+    """What was cut within a call is unfinished, and none of it is content; what may only have
+    become an opener is."""
+    write, start = WRITERS[name]
+    content = "" if name == "bare_json" else "Look."  # its writer says one or the other
+    arguments = [ARGUMENTS_OF_TWO, {}]
+    text = write({"content": content, "reasoning": "",
+                  "calls": [("plan", given) for given in arguments]})
+    tokenizer = CaseTokenizer(CATALOG[name])
+    bound, tokens = tokenizer.bound, tokenizer.split(text, "bytes")
+    if spelled:  # a tokenizer that has no delimiter as one token
+        bound = Vocabulary([]).bind(CATALOG[name])
+        tokens = [(0, bytes([byte])) for byte in text.encode()]
+    opened = False
+    for size in range(len(tokens) + 1):
+        parser = Parser(bound, TOOLS_OF_TWO, start)
+        events = [event for token, data in tokens[:size] for event in parser.feed(token, data)]
+        state, header = parser.state, vars(parser.document).get("header")
+        words = state.words if state.kind == CONTENT or state is header else ()
+        events += parser.finish(Finish.LENGTH)
+        result = gather(events)
+        made = [json.loads(call.arguments) for call in result.calls]
+        assert made == arguments[:len(made)] and len(result.incomplete) <= 1
+        opened = opened or bool(result.incomplete)
+        if opened:  # the first call's opener is behind
+            rest = result.content.removeprefix(content).strip()
+            assert not rest or (spelled and any(
+                word.startswith(rest.encode().decode("latin-1")) for word in words))
+    assert made == arguments and not result.incomplete
+
+
+BROKEN = ('{"text": "a"', '{"text": "a"]', '{"text": }', "{'text': 1}", "[1]", '"text"', "7", "",
+          '{"text": "a",}', '{"text": "a\nb"}', '{"text": NaN}', '{"text": "\\x"}', "{]}",
+          '{"text": 01}', '{"text": "a"}}}', "nul", '"{"', '{"a": tru}', '{"a" "b"}', "{{}}")
+JSON_CALLS = {  # what writes a call's arguments as JSON: an output, and what may follow it
+    "tagged_json": ('<tool_call>\n{"name": "plan", "arguments": %s}\n</tool_call>', ""),
+    "bare_json": ('{"name": "plan", "parameters": %s}', ""),
+    "named_json": ("[TOOL_CALLS]plan[ARGS]%s", "[TOOL_CALLS]plan{}"),
+    "identified_json": ("<|tool_calls_section_begin|><|tool_call_begin|>functions.plan:0"
+                        "<|tool_call_argument_begin|>%s<|tool_call_end|>"
+                        "<|tool_calls_section_end|>", ""),
+    "channel_frames": ("<|channel|>commentary to=functions.plan<|message|>%s<|end|>", ""),
+    "xtml": ('<|open|>tools<|sep|><|open|>call tool="plan" index="1"<|sep|><|open|>json '
+             'type="object"<|sep|>%s<|close|>json<|sep|><|close|>call<|sep|>', ""),
+}
+
+
+@pytest.mark.parametrize("name", JSON_CALLS)
+@pytest.mark.parametrize("body", BROKEN)
+def test_arguments_that_are_no_object(name, body):
+    """No finished call; once it has begun, nothing of it is content."""
+    write, more = JSON_CALLS[name]
+    start = Start.HEADER if name == "channel_frames" else Start.CONTENT
+    tokenizer = CaseTokenizer(CATALOG[name])
+    for split in ("whole", "bytes"):
+        parser = Parser(tokenizer.bound, TOOLS_OF_TWO, start)
+        events = [event for token, data in tokenizer.split(write % body + more, split)
+                  for event in parser.feed(token, data)]
+        result = gather([*events, *parser.finish()])
+        ended = '{"text": "a"}' if body.endswith("}}}") else None  # the rest is behind its end
+        alone = [ended] if ended and name in ("tagged_json", "bare_json", "named_json") else []
+        assert [call.arguments for call in result.calls] == alone + (["{}"] if more else [])
+        if result.incomplete or alone:
+            assert result.content == ""
 
 
 @pytest.mark.parametrize("name", ("xtml", "glm_arg_tags", "kimi_k2_tokens"))

@@ -91,6 +91,35 @@ def test_required_and_named_tools_are_called(client: openai.OpenAI) -> None:
         assert not (answer.choices[0].message.content or "").strip()
 
 
+def test_a_call_or_a_structured_answer(client: openai.OpenAI) -> None:
+    """With tools beside a schema: whichever the model writes is just that, streamed as whole. This
+    tokenizer has no marker as one token."""
+    seen = set()
+    (first,) = client.post(str(client.base_url) + "../tokenize", cast_to=dict, body={
+        "prompt": "<", "add_special_tokens": False})["tokens"]
+    for bias in (-100, 100):  # against the first letter of a call, and for it
+        fields = {"tools": TOOLS, "parallel_tool_calls": False, "logit_bias": {str(first): bias},
+                  "response_format": {"type": "json_schema", "json_schema": {
+                      "name": "n", "schema": {"enum": ["<tool_call>", {"name": "stop"}]}}}}
+        choice = chat(client, **fields).choices[0]
+        called = choice.finish_reason == "tool_calls"
+        seen.add(called)
+        if called:
+            assert not choice.message.content and choice.message.tool_calls
+            for call in choice.message.tool_calls:
+                schema = TOOLS[call.function.name == "stop"]["function"]["parameters"]
+                jsonschema.validate(json.loads(call.function.arguments), schema)
+        elif choice.finish_reason == "stop":
+            assert json.loads(choice.message.content) in ("<tool_call>", {"name": "stop"})
+            assert not choice.message.tool_calls
+        chunks = [chunk.choices[0].delta for chunk in chat(client, stream=True, **fields)]
+        assert "".join(delta.content or "" for delta in chunks) == (choice.message.content or "")
+        assert "".join(call.function.arguments or "" for delta in chunks
+                       for call in delta.tool_calls or ()) == "".join(
+            call.function.arguments for call in choice.message.tool_calls or ())
+    assert seen == {True, False}
+
+
 def test_streamed_equals_whole(client: openai.OpenAI) -> None:
     fields = {"response_format": {"type": "json_object"}, "max_tokens": 60}
     whole = chat(client, **fields).choices[0].message

@@ -189,9 +189,11 @@ class Writer:
         found = resolved(tool, schema)
         low, high = text_bounds(tool, found if isinstance(found, dict) else {})
         pattern = f"/(.|\\n){{{low},{high}}}/" if (low, high) != (0, "") else "/(.|\\n)*/"
-        if self.bound.split.search(close):  # text holds no token, so the first one ends it
-            self.rules.append(f"{rule}_text: {pattern}")
-            return f"{rule}_text {self.literal(close)}"
+        token = self.bound.split.search(close)
+        if token:  # text holds none, so the first one ends it, with what the closer has before it
+            lead = re.escape(close[:token.start()]).replace("/", "\\/")
+            self.rules.append(f"{rule}_text: {pattern[:-1]}{lead}/")
+            return f"{rule}_text {self.literal(close[token.start():])}"
         self.rules.append(f"{rule}_text[lazy]: {pattern} {self.literal(close)}")
         return f"{rule}_text"
 

@@ -112,7 +112,8 @@ class Envelope:
             assert self.bound is not None
             made = demand.calls.write(self.bound, self.rules, self.others)
             if demand.calls_required or demand.answer is not None:
-                options.append(made)
+                lead = getattr(self.bound.syntax.tool, "lead", "")  # as templates write it
+                options.append(f"{self.literal(lead)}? {made}" if lead else made)
             else:  # a free answer, in which calls are checked
                 options.append(f"({self.free()} | {made})*")
         if not options:
@@ -154,15 +155,14 @@ class Envelope:
         assert self.bound is not None
         reasoning, content = frame_heads(syntax)
         more = self.literal(f"{syntax.start}{syntax.role}")
-        text, budget = "ANYTEXT?", demand.thinking_budget
-        if budget is not None:
-            self.rules.append(f"reasoning_text[max_tokens={budget}]: {ANY_TEXT}")
-            text = "reasoning_text?" if budget else ""
+        end, budget = self.literal(syntax.ends[0]), demand.thinking_budget
+        options = "" if budget is None else f"[max_tokens={budget}]"
+        thought = end if budget == 0 else self.until("thought", syntax.ends[0], options)
         self.rules += [
-            f"frame_end: {self.literal(syntax.ends[0])}",
+            f"frame_end: {end}",
             "reasoning_head: " + " | ".join(map(self.literal, reasoning)),
             "content_head: " + " | ".join(map(self.literal, content)),
-            f"reasoning_frame: reasoning_head {text} frame_end {more}"]
+            f"reasoning_frame: reasoning_head {thought} {more}"]
         calls, answer = "", f"{self.free()}*"
         if demand.calls is not None:
             calls = demand.calls.write(self.bound, self.rules, self.others)
@@ -173,14 +173,15 @@ class Envelope:
         elif demand.calls_required:
             last, opened = calls, f"frame_end {more} {calls}"
         elif demand.answer is not None:
-            last, opened = f"(content_head {answer} | {calls})", f"({answer} | {calls})"
+            last = f"(content_head {answer} | {calls})"
+            opened = f"({answer} | frame_end {more} {calls})"
         else:
             opened = f"{answer} (frame_end {more} {calls})?"
             last = f"(content_head {opened} | {calls})"
         frames = {None: "reasoning_frame*", 0: ""}.get(budget, "reasoning_frame?")
         if self.start == Start.REASONING:
             again = "reasoning_frame*" if budget is None else ""
-            return f"{text} frame_end {more} {again} {last}"
+            return f"{thought} {more} {again} {last}"
         return f"{frames} {last}" if self.start == Start.HEADER else opened
 
 

@@ -182,7 +182,5 @@ class RawText:
         return self.started and not self.blanks
 
     def end(self) -> None:
-        """The text is complete: `{}` if there was none."""
-        if not self.started:
-            self.out.arguments("{}")
+        """The text is complete."""
         self.out.end_raw()

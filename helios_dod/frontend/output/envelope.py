@@ -86,6 +86,7 @@ class Value:
 
 START, FIRST_KEY, KEY, IN_KEY, COLON, VALUE, IN_VALUE, AFTER = range(8)
 OTHER, NAME, ARGUMENTS = 0, 1, 2
+OBJECT_FIRST = '{"n'  # how arguments begin: an object, one in a string, or null for none
 
 
 class Envelope:
@@ -99,9 +100,10 @@ class Envelope:
                       self.in_value, self.after)
         self.begin()
 
-    def begin(self, only_declared: bool = False) -> None:
-        """An object may begin. only_declared: one that names no declared tool is broken."""
-        self.only_declared = only_declared and len(self.out.tools) > 0
+    def begin(self, candidate: bool = False, exact: bool = False) -> None:
+        """An object may begin. candidate: one that names no declared tool, or whose arguments are
+        no object, is broken. exact: so is one that is more than a name and then arguments."""
+        self.candidate, self.exact = candidate, exact
         self.place, self.status = START, 0
         self.name: str | None = None
         self.begun = False
@@ -188,11 +190,17 @@ class Envelope:
         self.role, self.first = OTHER, buffer[at]
         if self.key_name in self.syntax.name_keys and self.name is None and self.first == '"':
             self.role = NAME
-        elif self.key_name in self.syntax.argument_keys and not self.given:
+        elif self.key_name in self.syntax.argument_keys and not self.given and not (
+                self.exact and self.name is None):
             self.role = ARGUMENTS
+            if self.candidate and self.first not in OBJECT_FIRST:
+                self.status = BROKEN
+                return at
             self.given = True
             self.try_begin()
             return at + (self.first == '"' and self.skip_quote())
+        elif self.exact:
+            self.status = BROKEN
         return at
 
     def is_ready(self) -> bool:
@@ -218,7 +226,8 @@ class Envelope:
             self.place = AFTER
             if self.role == NAME:
                 self.name = self.string()
-                if self.only_declared and self.name not in self.out.tools:
+                if self.candidate and self.name not in self.out.tools and (
+                        self.exact or len(self.out.tools)):
                     self.status = BROKEN
                 else:
                     self.try_begin()

@@ -63,6 +63,10 @@ class FrameDocument:
         marks = make("frames.text", text)
         self.content = State(marks, self.content_text, self.mark, kind=CONTENT)
         self.reasoning = State(marks, self.reasoning_text, self.mark, kind=REASONING)
+        tokens = {word: meaning for word, meaning in controls.items()
+                  if self.parser.bound.is_token(word)}
+        self.document = State(make("frames.document", tokens), self.content_text, self.mark,
+                              kind=CONTENT)
         plain = make("frames", controls)
         heads = make("frames.header", controls | ({s.constrain: CONSTRAIN} if s.constrain else {}))
         self.header = State(heads, self.header_text, self.header_mark, self.end_header)
@@ -84,6 +88,8 @@ class FrameDocument:
 
     def content_text(self, symbols: str) -> None:
         self.out.text(CONTENT, symbols)
+        if self.opaque and self.parser.state is self.content and not is_blank(symbols):
+            self.parser.state = self.document
 
     def reasoning_text(self, symbols: str) -> None:
         self.out.text(REASONING, symbols)
@@ -121,12 +127,14 @@ class FrameDocument:
             self.interrupt(meaning)
 
     def interrupt(self, meaning: int) -> None:
-        """A control ends a body, whatever it was."""
+        """A control ends a body, whatever it was. Behind a call that is not finished, text without
+        a header is the rest of it."""
         self.out.settle_text()
+        unfinished, state = self.out.open, self.parser.state
         self.out.incomplete()
-        state = self.parser.state
-        self.body = state if state in (self.content, self.reasoning) else self.ignored
-        if meaning == FRAME_END:
+        bodies = (self.content, self.document, self.reasoning)
+        self.body = state if state in bodies else self.ignored
+        if meaning == FRAME_END and not unfinished:
             self.body = self.content
         self.begin_header(meaning in (START, CHANNEL))
         if meaning == CHANNEL:
@@ -245,7 +253,8 @@ class FrameDocument:
             return
         if meaning == FRAME_END:
             self.raw.end()
-            self.out.end()
+            first = word == self.parser.bound.encode(self.syntax.ends[0])  # more frames follow it
+            self.out.end(as_written=not first)
         self.interrupt(meaning)
 
     def resolve(self, name: str) -> str | None:

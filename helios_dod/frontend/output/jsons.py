@@ -24,7 +24,8 @@ RAW_SLOW = r"\\|[ \t\r\n]\Z"  # escapes, and blanks that may be the last
 class JsonCalls:
     """The part of a parser that reads marked JSON, from an opener until it leaves for the host."""
 
-    def __init__(self, parser: "Parser", syntax: JsonSyntax, host: Host) -> None:
+    def __init__(self, parser: "Parser", syntax: JsonSyntax, host: Host,
+                 exact: bool = False) -> None:
         self.parser, self.syntax, self.host = parser, syntax, host
         self.out = parser.out
         self.envelope = Envelope(parser.out, syntax, host.resolve)
@@ -32,7 +33,10 @@ class JsonCalls:
         self.raw = RawText(parser.out)
         self.name: list[str] = []
         self.size = 0
+        self.awaits_object = False  # the name, and what ends it, are behind
+        self.follows = False  # a candidate comes after a call
         self.tape: list[str] | None = None  # of a candidate
+        self.exact = exact  # a candidate is held until all of it is one call and nothing else
         self.opening: list[str] | None = None  # what came after a tag, until it is a call
         self.unnamed: list[str] | None = None  # arguments of a call whose id names no tool
         self.after_item: Callable[[], None] = self.to_closing
@@ -44,6 +48,7 @@ class JsonCalls:
                               ready=self.value.is_inside, quick=NOT_PLAIN)
         self.between = State(None, take=self.take_separators, end=end)
         self.over = State(None, take=lambda buffer, at: len(buffer), end=end)
+        self.named = State(make("json.named", {s.open: OPEN}), self.ignore, self.named_mark, end)
         self.closing = State(make("json.closing", {s.close: CLOSE, s.open: OPEN}), self.ignore,
                              self.closing_mark, end)
         self.verbatim = State(make("json.closing", {s.close: CLOSE, s.open: OPEN}),
@@ -72,6 +77,8 @@ class JsonCalls:
 
     def begins(self) -> dict[str, int]:
         """What may begin a call in reasoning, and so end it."""
+        if not self.syntax.open:
+            return {"{": BRACE}
         words = {self.syntax.open: OPEN, self.syntax.item_open: ITEM}
         return {word: meaning for word, meaning in words.items() if word}
 
@@ -80,7 +87,7 @@ class JsonCalls:
         if meaning == ABSORBED:
             return
         if meaning == BRACE:
-            self.begin_candidate([word])
+            self.begin_candidate([word], False)
         elif self.syntax.place == NamePlace.IDENTIFIER:
             self.section_mark(meaning, word)
         elif self.syntax.place == NamePlace.BEFORE:
@@ -95,7 +102,13 @@ class JsonCalls:
 
     def end(self, rest: str) -> None:
         """The output ended here."""
-        if self.tape is not None:
+        if self.tape is None:
+            return
+        if self.envelope.begun:
+            self.commit()
+        elif self.follows:
+            self.out.discard()
+        else:
             self.reject(rest)
 
     def ignore(self, symbols: str) -> None:
@@ -104,7 +117,7 @@ class JsonCalls:
     # objects with a name
 
     def begin_envelope(self, after: Callable[[], None]) -> None:
-        self.envelope.begin(only_declared=self.tape is not None)
+        self.envelope.begin(self.tape is not None, self.exact)
         self.after_item = after
         self.parser.state = self.in_envelope
 
@@ -113,12 +126,11 @@ class JsonCalls:
         status = self.envelope.status
         if self.tape is not None:
             self.tape.append(buffer[at:end])
-            if status and not self.envelope.begun:
+            if status and (not self.envelope.begun or (self.exact and not self.is_call(status))):
                 self.reject("")
                 return end
-            if self.envelope.begun:
-                self.tape = None
-                self.out.release()
+            if self.envelope.begun and (status or not self.exact):
+                self.commit()
         if self.opening is not None:
             self.opening.append(buffer[at:end])
         if status == DONE:
@@ -158,9 +170,10 @@ class JsonCalls:
 
     # objects without markers
 
-    def begin_candidate(self, tape: list[str]) -> None:
-        """A brace in content: a call if it turns out to have a name and arguments."""
-        self.tape = tape
+    def begin_candidate(self, tape: list[str], follows: bool) -> None:
+        """A brace in content: a call if it turns out to have a name and arguments. follows: behind
+        a call, where one that is cut off is another call's beginning."""
+        self.tape, self.follows = tape, follows
         self.out.hold()
         self.begin_envelope(self.to_separators)
         self.envelope.opened()
@@ -172,23 +185,31 @@ class JsonCalls:
         self.out.text(CONTENT, "".join((*tape, rest)))
         self.host.leave()
 
+    def is_call(self, status: int) -> bool:
+        """Whether a held object that is over is one call and nothing else."""
+        return status == DONE and self.out.is_complete()
+
+    def commit(self) -> None:
+        """The candidate is a call."""
+        self.tape = None
+        self.out.release()
+
     def to_separators(self) -> None:
+        """The object of a call is over. What follows one that broke is none of the answer."""
         self.name.clear()
-        if self.envelope.status == DONE:
-            self.parser.state = self.between
-        else:
-            self.host.leave()
+        self.parser.state = self.between if self.envelope.status == DONE else self.over
 
     def take_separators(self, buffer: str, at: int) -> int:
-        """Blanks and semicolons between calls; with other text they are content."""
+        """Blanks and semicolons between calls; with other text they are content. Brackets that
+        closed nothing are none of it."""
         end = at
-        while end < len(buffer) and buffer[end] in BLANKS + ";":
+        while end < len(buffer) and buffer[end] in BLANKS + ";}]":
             end += 1
         if end > at:
-            self.name.append(buffer[at:end])
+            self.name.append(buffer[at:end].replace("}", "").replace("]", ""))
         if end < len(buffer):
             if buffer[end] == "{":
-                self.begin_candidate([*self.name, "{"])
+                self.begin_candidate([*self.name, "{"], True)
                 return end + 1
             self.host.leave()
             self.out.text(CONTENT, "".join(self.name))
@@ -199,6 +220,7 @@ class JsonCalls:
     def begin_head(self) -> None:
         self.name.clear()
         self.size = 0
+        self.awaits_object = False
         self.parser.state = self.in_head
 
     def head_text(self, symbols: str) -> int | None:
@@ -206,6 +228,8 @@ class JsonCalls:
         if bare[:1] == "[" and is_blank("".join(self.name)):
             self.parser.state = self.in_array
             return len(symbols) - len(bare) + 1
+        if self.awaits_object and bare:
+            self.parser.state = self.named
         self.size += len(symbols)
         if self.size > NAME_MAX:
             self.parser.state = self.over
@@ -216,6 +240,7 @@ class JsonCalls:
         if meaning == OPEN:
             self.begin_head()
         elif meaning in (NAME_END, ID_OPEN):
+            self.awaits_object = meaning == NAME_END
             self.name = ["".join(self.name).partition("\0")[0], "\0"]
         elif is_blank("".join(self.name)):
             self.begin_envelope(self.to_over)
@@ -238,11 +263,15 @@ class JsonCalls:
         if self.value.status == DONE:
             self.out.end_raw()
             self.out.end()
-            self.host.leave()
         elif self.value.status == BROKEN:
             self.out.incomplete()
-            self.host.leave()
+        if self.value.status:
+            self.parser.state = self.named
         return end
+
+    def named_mark(self, meaning: int, word: str) -> None:
+        """Behind the arguments, only another call counts."""
+        self.begin_head()
 
     def take_array(self, buffer: str, at: int) -> int:
         """Between the objects of an array; after it nothing counts."""

@@ -1,7 +1,7 @@
 """What a parser has to say: text and calls become events, in order and each once.
 
 A hold keeps what is said in a candidate call until it is known to be one. Text becomes UTF-8 here,
-and no character or JSON escape is cut.
+and no character or JSON escape is cut. A call is finished only if its arguments are a JSON object.
 """
 
 from codecs import utf_8_decode
@@ -22,7 +22,7 @@ from helios_dod.frontend.output.terms import (
     Event,
     Names,
 )
-from helios_dod.frontend.output.values import escape_cut
+from helios_dod.frontend.output.values import escape_cut, is_object
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_LETTERS, SHORT_ID_LETTERS = 24, 9
@@ -61,6 +61,7 @@ class Output:
         self.muted = False
         self.begun = 0  # calls begun, muted ones too
         self.escape = ""  # the beginning of a JSON escape in raw arguments
+        self.written: list[str] = []  # the open call's arguments
 
     # text
 
@@ -89,7 +90,7 @@ class Output:
 
     def say(self, kind: int, text: str) -> None:
         if kind == ARGUMENTS:
-            self.post(ARGUMENTS, encode_basestring(text)[1:-1])
+            self.write(encode_basestring(text)[1:-1])
             return
         if kind == CONTENT and self.blank is not None:
             self.blank.append(text)
@@ -186,6 +187,7 @@ class Output:
         self.muted = bool(undeclared and syntax.unknown_names == Names.DROP) or (
             self.begun >= self.calls_max)
         self.escape = ""
+        self.written.clear()
         if self.muted:
             return
         if not id or syntax.call_ids != CallIds.GENERATED:
@@ -193,17 +195,22 @@ class Output:
         self.begun += 1
         self.post(BEGIN, name, id)
 
+    def write(self, text: str) -> None:
+        """More of the arguments of the open call, which is not muted."""
+        self.written.append(text)
+        self.post(ARGUMENTS, text)
+
     def arguments(self, text: str) -> None:
         """JSON text of the open call."""
         if text and not self.muted:
-            self.post(ARGUMENTS, text)
+            self.write(text)
 
     def string(self, symbols: str) -> None:
         """More of a JSON string's text."""
         if not self.muted:
             text = self.decode(ARGUMENTS, symbols)
             if text:
-                self.post(ARGUMENTS, encode_basestring(text)[1:-1])
+                self.write(encode_basestring(text)[1:-1])
 
     def raw(self, symbols: str) -> None:
         """More of JSON text that passes as written."""
@@ -213,7 +220,7 @@ class Output:
         cut = escape_cut(text) if "\\" in text else len(text)
         self.escape = text[cut:]
         if cut:
-            self.post(ARGUMENTS, text[:cut])
+            self.write(text[:cut])
 
     def whole(self, symbols: str) -> str:
         """Symbols with no character cut at their end; the rest waits in `partial`."""
@@ -230,11 +237,18 @@ class Output:
         self.partial, self.escape = b"", ""
         self.arguments(rest)
 
-    def end(self) -> None:
-        """The open call is finished."""
+    def is_complete(self) -> bool:
+        """Whether the open call's arguments are a JSON object."""
+        return is_object("".join(self.written))
+
+    def end(self, as_written: bool = False) -> None:
+        """The open call has come to its end. It is finished if its arguments are a JSON object.
+
+        as_written: whatever they are, if there are any."""
         if self.open and not self.muted:
             self.settle_text()
-            self.post(END, "")
+            good = self.is_complete() or (as_written and any(self.written))
+            self.post(END if good else INCOMPLETE, "")
         self.close()
 
     def incomplete(self) -> None:

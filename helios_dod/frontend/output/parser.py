@@ -83,6 +83,7 @@ class Parser(Flow):
         if self.kind == ARGUMENTS:
             if self.state.kind == ARGUMENTS:
                 text = encode_basestring(text)[1:-1]
+            self.out.written.append(text)
             return [Event(ARGUMENTS, text, self.out.calls - 1)]
         self.out.said[self.kind] = True
         return [Event(self.kind, text)]

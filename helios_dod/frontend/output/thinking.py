@@ -38,29 +38,30 @@ class ThinkDocument:
         if isinstance(tool, PairSyntax):
             return PairCalls(self.parser, tool, self)
         if isinstance(tool, JsonSyntax):
-            return JsonCalls(self.parser, tool, self)
+            return JsonCalls(self.parser, tool, self, self.opaque and not tool.open)
         assert tool is None, tool
         return None
 
     def make_states(self) -> None:
         make, bound = self.parser.bound.compiled, self.parser.bound
-        openers, terminals = {}, {}
-        if self.tool:
-            openers = self.tool.openers()
-        if self.tool and self.think:
-            begins = self.tool.begins()
-            terminals = {word: begins[word] for word in self.think.terminals.markers}
-        if self.opaque:  # an answer's own text never begins a call
-            openers = {word: meaning for word, meaning in openers.items()
-                       if bound.encode(word)[-1] > "\xff"}
+        openers, terminals, tags = {}, {}, {}
+        begins = self.tool.begins() if self.tool else {}
+        if self.tool:  # before a document, only what its grammar writes instead of it is a call
+            openers = begins if self.opaque else self.tool.openers()
         think, extra = self.think, "\\n" if self.fences else ""
         if think:
-            openers |= {think.open: THINK, think.close: THINK_CLOSE}
+            tags = {think.open: THINK, think.close: THINK_CLOSE}
+            terminals = {word: begins[word] for word in think.terminals.markers if self.tool}
             terminals |= dict.fromkeys(with_lead(think.close, think.close_newlines), THINK_CLOSE)
             terminals |= {think.open: THINK}
         name = "opaque." if self.opaque else ""
-        self.content = State(make(name + "content", openers, extra), self.content_text, self.mark,
-                             kind=CONTENT)
+        self.content = State(make(name + "content", openers | tags, extra), self.content_text,
+                             self.mark, kind=CONTENT)
+        self.answered = self.content  # behind reasoning
+        if self.opaque:  # where a document's text may begin with a tag's
+            tags = {tag: meaning for tag, meaning in tags.items() if bound.is_token(tag)}
+            self.answered = State(make("opaque.answered", openers | tags, extra),
+                                  self.content_text, self.mark, kind=CONTENT)
         self.reasoning = State(make("reasoning", terminals, extra), self.reasoning_text, self.mark,
                                kind=REASONING)
         self.answer = State(make("answer", {}), self.content_text, self.mark, kind=CONTENT)
@@ -113,7 +114,7 @@ class ThinkDocument:
     # delimiters
 
     def mark(self, meaning: int, word: str) -> None:
-        inside = CONTENT if self.parser.state is self.content else REASONING
+        inside = REASONING if self.parser.state is self.reasoning else CONTENT
         if meaning in (THINK, THINK_CLOSE):
             assert self.think is not None
             self.think_mark(meaning, word, self.think)
@@ -142,7 +143,7 @@ class ThinkDocument:
         if in_reasoning:
             if meaning == THINK_CLOSE:
                 self.end_reasoning()
-                self.wrap(think.answer_newlines, self.content)
+                self.wrap(think.answer_newlines, self.answered)
             return
         is_token = self.parser.bound.is_token(think.open if meaning == THINK else think.close)
         if meaning == THINK and (is_token or self.out.blank is not None):
@@ -159,7 +160,8 @@ class ThinkDocument:
 
     def leave(self) -> None:
         """A call, or section of calls, is over: content goes on."""
-        self.parser.state = self.content
+        begun = self.opaque and self.out.blank is None
+        self.parser.state = self.answer if begun else self.answered
 
     def interrupt(self, meaning: int) -> None:
         raise AssertionError("this document has no delimiters inside calls")

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -33,6 +33,19 @@ def document_of(text: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     return bare
+
+
+def is_object(text: str) -> bool:
+    """Whether the text is one JSON object as Python decodes it, without NaN and Infinity."""
+    try:
+        return isinstance(json.loads(text, parse_constant=refuse_constant), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def refuse_constant(word: str) -> NoReturn:
+    """NaN and Infinity are no JSON."""
+    raise ValueError(word)
 
 
 def escape_cut(text: str) -> int:
