@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from errno import EEXIST
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from helios_dod.world import boot, restore, snapshot
 FORMAT = 1
 TICKS = 100_000
 MEMORY_BYTES = 256 << 20
+KEPT = 4  # earlier recordings of one name that stay beside the newest
 # Written by frontends, the device or the loop; all else of a world is a tick's own doing.
 EDGES = {"ingress": ("*",), "completions": ("*",), "egress": ("first",), "frames": ("error",),
          "grammars": ("masks", "answer"), "copies": ("finished", "failed")}
@@ -93,6 +95,10 @@ class File(msgspec.Struct):
 
 class Divergence(Exception):
     """Running the inputs again decided otherwise."""
+
+
+class Crash(Exception):
+    """A tick raised something. Its text is what `File.ended` says of a tick that did."""
 
 
 @dataclass
@@ -263,20 +269,58 @@ class Recorder:
             self.nbytes -= oldest.nbytes
             try:
                 run_again(self.tail, oldest)
-            except (Divergence, AssertionError) as error:
+            except (Divergence, Crash) as error:
                 self.broken = f"recording stopped: {error}"
                 print(self.broken, file=sys.stderr)
                 return
 
     def save(self, path: Path, ended: str) -> None:
-        """Writes the recording, beside first. ended: why. Raises UserError."""
+        """Writes the recording, beside first; what was there becomes PATH.1, and so on up to KEPT.
+        ended: why, for a tick that raised as `crash_text` says it. Raises UserError."""
         if self.broken:
             raise UserError(f"{path}: not written, {self.broken}")
+        if self.entries:  # a tick that raised did not come to `end`
+            self.entries[-1].completed_ns = int(self.inputs.clock["completed_ns"])
         file = File(FORMAT, self.limits_name, code_digest(), snapshot(self.tail.world),
                     list(self.entries), edgeless_digest(self.inputs.world), ended)
-        fresh = path.with_name(path.name + ".partial")
-        fresh.write_bytes(zstandard.compress(msgspec.msgpack.encode(file), 3))
-        fresh.replace(path)
+        fresh = beside(path)
+        try:
+            fresh.write_bytes(zstandard.compress(msgspec.msgpack.encode(file), 3))
+            keep_earlier(path)
+            fresh.replace(path)
+        except OSError as error:
+            raise UserError(f"{path}: not written, {error.strerror}") from None
+
+
+def beside(path: Path) -> Path:
+    """Where a recording is written first."""
+    return path.with_name(path.name + ".partial")
+
+
+def keep_earlier(path: Path) -> None:
+    """PATH becomes PATH.1, that one PATH.2, and so on: PATH.KEPT is lost. Raises OSError."""
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT + 1))]
+    free = next((at for at, name in enumerate(names) if not name.exists()), KEPT)
+    for at in range(free, 0, -1):
+        names[at - 1].replace(names[at])
+
+
+def check_target(path: Path) -> None:
+    """Raises UserError unless a recording can be written there."""
+    try:
+        if path.exists() and not path.is_file():
+            raise FileExistsError(EEXIST, "it is no file")
+        beside(path).touch()
+        beside(path).unlink()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"expected a file in a folder that can be written to, got {path} "
+                        f"({reason})") from None
+
+
+def crash_text(error: BaseException) -> str:
+    """What a recording says of an engine that raised."""
+    return f"{type(error).__name__}: {error}"
 
 
 def code_digest() -> str:
@@ -285,11 +329,14 @@ def code_digest() -> str:
 
 
 def run_again(inputs: Inputs, entry: Entry) -> None:
-    """One recorded tick on another world. Raises Divergence."""
+    """One recorded tick on another world. Raises Divergence, Crash."""
     inputs.write(entry)
-    if tick_first(inputs.world):
-        inputs.clock["completed_ns"] = entry.completed_ns
-    tick_rest(inputs.world)
+    try:
+        if tick_first(inputs.world):
+            inputs.clock["completed_ns"] = entry.completed_ns
+        tick_rest(inputs.world)
+    except Exception as error:
+        raise Crash(crash_text(error)) from error
     if entry.decisions != inputs.decisions():
         raise Divergence(f"tick {int(inputs.clock['tick'])} decided otherwise than recorded")
     inputs.hand_over()
@@ -324,8 +371,7 @@ def first_world(file: File) -> np.ndarray:
 
 
 def replay(file: File) -> Iterator[np.ndarray]:
-    """The world after each recorded tick. Raises UserError, Divergence, or what the recorded tick
-    raised."""
+    """The world after each recorded tick. Raises UserError, Divergence, Crash."""
     world = first_world(file)
     inputs = Inputs(world)
     for entry in file.entries:

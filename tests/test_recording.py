@@ -6,15 +6,26 @@ import subprocess
 import sys
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
+import zstandard
 from server_harness import running
 from test_server_real import command, make
 
 from helios_dod.cli import main
 from helios_dod.edges import Submission
 from helios_dod.errors import UserError
-from helios_dod.recording import Divergence, Recorder, load, replay
+from helios_dod.recording import (
+    KEPT,
+    Crash,
+    Divergence,
+    Recorder,
+    check_target,
+    crash_text,
+    load,
+    replay,
+)
 from helios_dod.simulation.simulator import Simulator
 
 SEEDS = range(40, 52)
@@ -59,8 +70,73 @@ def test_other_inputs_are_noticed(tmp_path, change):
                 done.columns = [bytes(len(column)) for column in done.columns]
     if change == "world":
         file.digest = "0" * 64
-    with pytest.raises((Divergence, AssertionError)):
+    with pytest.raises((Divergence, Crash)):
         list(replay(file))
+
+
+def crashed(tmp_path, column):
+    """The recording of an engine that failed in a tick, by a number that no frontend writes."""
+    simulator = Simulator(5, walked=False)
+    recorder = simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN")
+    for _ in range(30):
+        simulator.tick()
+    ring = simulator.world[0]["ingress"]
+    while not simulator.edge.submit(Submission(
+            tag=999, prompt=np.arange(5, dtype=np.int32), output_limit=2)):
+        simulator.tick()
+    row = 0 if column == "end" else int(ring["end"][0, 0] - 1) % ring["kind"].shape[1]
+    ring[column][0, row] += 10_000
+    with pytest.raises((IndexError, AssertionError)) as caught:
+        for _ in range(400):
+            simulator.tick()
+    path = tmp_path / "file"
+    recorder.save(path, crash_text(caught.value))
+    return path
+
+
+@pytest.mark.parametrize(("column", "error"), [
+    ("bias_count", "IndexError"), ("end", "AssertionError")])
+def test_a_crash_happens_again(tmp_path, capsys, column, error):
+    path = crashed(tmp_path, column)
+    last = len(load(path).entries)
+    with pytest.raises(Crash, match=error):
+        list(replay(load(path)))
+    assert main(["replay", str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"recording ended: {error}: " in shown
+    assert f"tick {last} raised the same again" in shown
+
+
+def test_another_crash_is_told(tmp_path, capsys):
+    path = crashed(tmp_path, "bias_count")
+    file = load(path)
+    file.ended = "stopped"
+    path.write_bytes(zstandard.compress(msgspec.msgpack.encode(file)))
+    assert main(["replay", str(path)]) == 1
+    assert f"tick {len(file.entries)} raised IndexError: " in capsys.readouterr().out
+
+
+def test_earlier_recordings_stay(tmp_path):
+    simulator = Simulator(3, walked=False)
+    recorder = Recorder(simulator.world, "TEST_MIN")
+    path = tmp_path / "file"
+    for number in range(KEPT + 3):
+        recorder.save(path, f"number {number}")
+    names = [path, *(tmp_path / f"file.{number}" for number in range(1, KEPT + 1))]
+    assert sorted(tmp_path.iterdir()) == sorted(names)
+    assert [load(name).ended for name in names] == [
+        f"number {KEPT + 2 - at}" for at in range(KEPT + 1)]
+
+
+@pytest.mark.parametrize("name", ["missing/file", ".", "file/file", "a" * 300, "a\0b"])
+def test_what_cannot_be_written_is_refused_at_start(tmp_path, capsys, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"expected a file.*, got "):
+        check_target(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    check_target(tmp_path / "file")
+    assert main(["serve", "core", "--record", str(tmp_path / name)]) == 1
+    assert "helios serve: --record: expected a file" in capsys.readouterr().err
 
 
 def test_a_broken_recording_does_not_stop_the_engine(tmp_path, capsys):
@@ -123,8 +199,6 @@ def test_a_recording_of_other_code_is_refused(tmp_path):
     path = recorded(tmp_path, 2)[1]
     file = load(path)
     file.sources = "0" * 64
-    import msgspec
-    import zstandard
     path.write_bytes(zstandard.compress(msgspec.msgpack.encode(file)))
     with pytest.raises(UserError, match="sources: expected"):
         load(path)
@@ -134,6 +208,7 @@ def test_a_served_engine_is_recorded(tmp_path, monkeypatch):
     """The rings of other processes are inputs, too."""
     monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
     core, path = make(tmp_path, "smollm2"), tmp_path / "record"
+    path.write_text("what an earlier engine left")
     with running(command(core, "--record", str(path))) as server:
         for stream in (False, True):
             answer = httpx.post(server.url + "/v1/chat/completions", timeout=60, json={
@@ -146,3 +221,4 @@ def test_a_served_engine_is_recorded(tmp_path, monkeypatch):
                            capture_output=True, text=True, check=True).stdout
     assert "recording ended: stopped" in shown and "ran again to the same decisions" in shown
     assert shown.count("--request") == 2
+    assert (tmp_path / "record.1").read_text() == "what an earlier engine left"

@@ -13,11 +13,12 @@ import numpy as np
 
 from helios_dod.edges import Submission, check_fits, row_of
 from helios_dod.engine import Engine
+from helios_dod.errors import UserError
 from helios_dod.limits import EOS_MAX, TOKEN_BLOCK
 from helios_dod.perf.machine import machine
 from helios_dod.perf.simulate import add_trace_arguments, lines, summary, trace_of
 from helios_dod.progress import Progress
-from helios_dod.recording import Recorder
+from helios_dod.recording import Recorder, check_target
 from helios_dod.runtime.load import load_host
 from helios_dod.runtime.selection import Options
 from helios_dod.simulation import study_loop
@@ -92,6 +93,10 @@ class Driver:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the recording; prints what users would have seen."""
+    try:
+        check_target(options.out)
+    except UserError as error:
+        raise UserError(f"--out: {error}") from None
     trace = trace_of(options)
     made, engine = load_host(options.core, Options(concurrency=options.max_active),
                              options.threads)

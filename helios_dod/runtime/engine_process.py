@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from helios_dod.compiling import compile_line
+from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError, Executor
-from helios_dod.recording import TICKS, Recorder
+from helios_dod.recording import TICKS, Recorder, crash_text
 from helios_dod.runtime.native_model import NativeModel, Plan, note_weights
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.runtime.selection import Options, selection_options
@@ -60,11 +61,19 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
         engine.run(stop, wake_engine, notify)
         ended = f"device error: {failed[0]}" if failed else ended
     except BaseException as error:
-        ended = f"{type(error).__name__}: {error}"
+        ended = crash_text(error)
         raise
     finally:
         if engine.recorder is not None and options.record is not None:
-            engine.recorder.save(options.record, ended)
+            save(engine.recorder, options.record, ended)
         engine.close()
     if failed:
         raise failed[0]
+
+
+def save(recorder: Recorder, path: Path, ended: str) -> None:
+    """Writes the recording, or says why there is none: what ended the engine is what it raises."""
+    try:
+        recorder.save(path, ended)
+    except UserError as error:
+        print(f"helios: --record: {error}", file=sys.stderr)

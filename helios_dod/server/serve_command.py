@@ -176,7 +176,7 @@ def declare_engine(sections: Sections) -> None:
         help="times of its programs instead: what `perf fit` or `perf roofline` wrote")
     add("--record", type=named_path, metavar="FILE", default=None,
         help="keep the last ticks of the scheduler and write them when the engine ends, "
-             "for `helios replay`")
+             "for `helios replay`; four earlier recordings stay beside it as FILE.1 to FILE.4")
     add("--record-ticks", type=positive, default=0, metavar="N",
         help="ticks to keep at most (default: 100000)")
     add("--limits", choices=[name for name in SIZES if name != "TEST_MIN"], default=None,
@@ -305,6 +305,16 @@ def check_effects(args: argparse.Namespace) -> None:
                 raise UserError(f"--{name.replace('_', '-')}: {problem}")
 
 
+def check_record(path: Path) -> None:
+    """Raises UserError unless a recording can be written there."""
+    from helios_dod.recording import check_target
+
+    try:
+        check_target(path)
+    except UserError as error:
+        raise UserError(f"--record: {error}") from None
+
+
 def serve_options(args: argparse.Namespace) -> "ServeOptions":
     """ServeOptions of the command line. Raises UserError."""
     from helios_dod.frontend.syntaxes import compose
@@ -331,6 +341,8 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     for name in ("host", "model_name"):
         if getattr(args, name) == "":
             raise UserError(f"--{name.replace('_', '-')}: must not be empty")
+    if args.record is not None:
+        check_record(args.record)
     if args.offload_disk is not None and not args.offload_disk.is_dir():
         raise UserError(f"--offload-disk: expected a folder, got {args.offload_disk}")
     try:

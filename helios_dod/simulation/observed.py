@@ -11,7 +11,7 @@ import numpy as np
 
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import FEATURES, count_features
-from helios_dod.recording import Divergence, File, first_world, load, replay
+from helios_dod.recording import Crash, Divergence, File, first_world, load, replay
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.study import NEVER, Outcome
 from helios_dod.simulation.study_loop import GAP_BINS, gap_bin
@@ -163,7 +163,8 @@ def prefixes(prompts: list[np.ndarray]) -> tuple[list[int], list[int]]:
 
 
 def observe(file: File) -> Observation:
-    """Runs a recording again. Raises UserError, Divergence, and ValueError where nothing ended."""
+    """Runs a recording again. Raises UserError, Divergence, Crash, and ValueError where nothing
+    ended."""
     world = first_world(file)
     observer = Observer(world)
     for world in replay(file):
@@ -198,7 +199,7 @@ def observe_file(path: Path) -> Observation:
     """Of a file. Raises UserError naming it."""
     try:
         return observe(load(path))
-    except (Divergence, AssertionError, ValueError) as error:
+    except (Divergence, Crash, ValueError) as error:
         raise UserError(f"{path}: {error}") from None
 
 

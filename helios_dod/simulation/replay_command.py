@@ -8,7 +8,7 @@ import numpy as np
 
 from helios_dod.errors import UserError
 from helios_dod.limits import NO_ROW
-from helios_dod.recording import Divergence, load, replay
+from helios_dod.recording import Crash, Divergence, load, replay
 from helios_dod.simulation.waits import find_request, why
 from helios_dod.terms import FREE
 
@@ -25,19 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: every tick ran again to the same decisions, and to the same world. Raises UserError."""
+    """0: every tick ran again to the same decisions, and to the same world. 1: one raised, as
+    recorded or not, or decided otherwise. Raises UserError."""
     file = load(args.file)
     lines = Timeline() if args.request is None else Timeline(args.request, args.frontend)
-    ended = ""
+    ended, ran = "", 0
     try:
         for world in replay(file):
             lines.see(world)
-    except (Divergence, AssertionError) as error:
-        ended = f"tick {lines.tick + 1}: {error}"
+            ran += 1
+    except Divergence as error:
+        ended = f"replay ended in tick {lines.tick + 1}: {error}"
+    except Crash as error:
+        recorded = ran + 1 == len(file.entries) and str(error) == file.ended
+        ended = f"tick {lines.tick + 1} raised {'the same again' if recorded else error}"
     lines.finish()
     print(f"recording ended: {file.ended}")
     if ended:
-        print(f"replay ended at {ended}")
+        print(ended)
         return 1
     print(f"{len(file.entries)} ticks ran again to the same decisions\ndigest {file.digest}")
     return 0
