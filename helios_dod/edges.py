@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.bounds import INT32_MAX, INT64_MAX, UINT64_MAX, real, shown, whole
 from helios_dod.errors import UserError
 from helios_dod.limits import (
     BIAS_MAX,
@@ -40,6 +41,20 @@ WORDS = ("priority", "prompt_count", "output_limit", "output_minimum", "temperat
          "top_logprobs", "bias_count", "stop_words", "flags",
          "grammar_bytes", "span_count", "boundary_count")  # order of put_submission's words
 
+PRIORITY_MAX = 1 << 20  # a class weighs requests.AGING_NS; so many of them fit int64 nanoseconds
+TEMPERATURE_MIN = 1e-4  # logits over a smaller one leave float32's range
+WHOLE: dict[str, tuple[int, int]] = {  # inclusive bounds of a submission's fields
+    "tag": (-INT64_MAX - 1, INT64_MAX), "output_limit": (1, INT32_MAX),
+    "output_minimum": (0, INT32_MAX), "seed": (0, UINT64_MAX), "salt": (0, UINT64_MAX),
+    "top_logprobs": (-1, TOP_LOGPROBS_MAX), "priority": (-PRIORITY_MAX, PRIORITY_MAX),
+    "deadline_ns": (0, INT64_MAX),
+}
+REAL: dict[str, tuple[float, float]] = {
+    "temperature": (0, 1e6), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100),
+    "presence_penalty": (-100, 100), "frequency_penalty": (-100, 100),
+}
+BIAS_VALUE_MAX = 1e6
+
 EVENT = np.dtype([
     ("kind", "u1"), ("reason", "u1"), ("tag", "i8"), ("token", "i4"), ("index", "i4"),
     ("shown", "i4"), ("text", "i4"), ("value", "i8"), ("limit", "i8"), ("completed_ns", "i8"),
@@ -50,16 +65,16 @@ EVENT = np.dtype([
 
 @dataclass
 class Submission:
-    """A prepared request. Token ids are vocabulary ids; every field is already validated."""
+    """A request. Token ids are those of the vocabulary; bounds of numbers are WHOLE and REAL."""
 
     tag: int  # unique among the frontend's live requests
     prompt: np.ndarray  # int32 token ids, at least one
     output_limit: int
     output_minimum: int = 0
-    temperature: float = 0.0  # 0 is greedy
+    temperature: float = 0.0  # 0 is greedy, else at least TEMPERATURE_MIN
     top_p: float = 1.0
     min_p: float = 0.0
-    top_k: int = 0  # 0: off
+    top_k: int = 0  # 0: off; at most the vocabulary
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -206,7 +221,8 @@ class Edge:
 
     def submit(self, request: Submission) -> bool:
         """Queues a request. False when the ring is full (try again, or refuse). Raises UserError
-        for one that never fits."""
+        for one that never fits, or a field that is not what it says."""
+        prompt = check_values(request, int(self.world[0]["settings"]["vocabulary"]))
         check_fits(request, self._context_max)
         check_stops(request, *self._stop_symbols)
         check_cuts(request)
@@ -215,7 +231,7 @@ class Edge:
         eos = np.full(EOS_MAX, -1, dtype=np.int32)
         eos[: len(request.eos)] = request.eos
         payload = np.concatenate([
-            np.asarray(request.prompt, dtype=np.int32),
+            prompt,
             np.fromiter(request.bias.keys(), np.int32, len(request.bias)),
             np.fromiter(request.bias.values(), np.float32, len(request.bias)).view(np.int32),
             stops,
@@ -223,12 +239,12 @@ class Edge:
             span_block(request), np.asarray(request.boundaries, dtype=np.int32),
         ])
         return bool(put_submission(
-            self.world, self.frontend, request.tag, request.deadline_ns,
+            self.world, self.frontend, int(request.tag), int(request.deadline_ns),
             np.uint64(request.seed), np.uint64(request.salt), words, eos, payload))
 
     def cancel(self, tag: int) -> bool:
-        """Queues a cancel. False when the ring is full."""
-        return bool(put_cancel(self.world, self.frontend, tag))
+        """Queues a cancel. False when the ring is full. Raises UserError."""
+        return bool(put_cancel(self.world, self.frontend, whole("tag", tag, *WHOLE["tag"])))
 
     def events(self) -> np.ndarray:
         """The waiting events (at most one batch), dtype EVENT; valid until the next call."""
@@ -265,6 +281,48 @@ def span_block(request: Submission) -> np.ndarray:
     return words.reshape(-1)
 
 
+def check_values(request: Submission, vocabulary: int) -> np.ndarray:
+    """The prompt, int32 [tokens]. Raises UserError for a field of another type, or out of its
+    bounds. vocabulary 0: that of a world which no core is bound to yet, unknown."""
+    most = (vocabulary or INT32_MAX) - 1
+    for name, bounds in WHOLE.items():
+        whole(name, getattr(request, name), *bounds)
+    for name, limits in REAL.items():
+        real(name, getattr(request, name), *limits)
+    if 0 < request.temperature < TEMPERATURE_MIN:
+        raise UserError(f"temperature: 0 or at least {TEMPERATURE_MIN:g} possible, got "
+                        f"{request.temperature!r}")
+    whole("top_k", request.top_k, 0, most + 1)
+    for name, tokens in (("eos", request.eos), ("stop_ids", request.stop_ids),
+                         ("bias", request.bias), ("delimiters", request.delimiters),
+                         *(("stop_sequences", part) for part in request.stop_sequences)):
+        for token in tokens:
+            whole(name, token, 0, most if name != "delimiters" else INT32_MAX)
+    for value in request.bias.values():
+        real("bias", value, -BIAS_VALUE_MAX, BIAS_VALUE_MAX)
+    for _, _, digest in request.spans:
+        whole("spans", digest, 0, UINT64_MAX)
+    for name, texts in (("grammar", (request.grammar,)), ("stop_strings", request.stop_strings)):
+        for text in texts:
+            if not isinstance(text, bytes):
+                raise UserError(f"{name}: expected bytes, got {shown(text)}")
+    return prompt_of(request)
+
+
+def prompt_of(request: Submission) -> np.ndarray:
+    """The prompt, int32 [tokens]. Raises UserError; the engine compares ids with its vocabulary."""
+    try:
+        prompt = np.asarray(request.prompt)
+    except ValueError:  # lists of several lengths
+        prompt = np.asarray(request.prompt, object)
+    if prompt.ndim != 1 or prompt.size == 0 or prompt.dtype.kind not in "iu":
+        raise UserError("prompt: expected at least one token id in one dimension, got "
+                        f"{prompt.dtype.name} of shape {list(prompt.shape)}")
+    for token in (prompt.min(), prompt.max()):
+        whole("prompt", token, 0, INT32_MAX)
+    return prompt.astype(np.int32)
+
+
 def check_cuts(request: Submission) -> None:
     """Raises UserError unless spans and boundaries ascend inside the prompt and none cuts one."""
     at, count = 0, len(request.prompt)
@@ -296,8 +354,7 @@ def check_fits(request: Submission, context_max: int) -> None:
             ("stop_sequences", len(request.stop_sequences), STOP_SEQUENCES_MAX),
             ("stop_strings", len(request.stop_strings), STOP_STRINGS_MAX),
             ("delimiters", len(request.delimiters), DELIMITERS_MAX),
-            ("bias", len(request.bias), BIAS_MAX),
-            ("top_logprobs", request.top_logprobs, TOP_LOGPROBS_MAX)):
+            ("bias", len(request.bias), BIAS_MAX)):
         if count > most:
             raise UserError(f"{name}: {count} asked, at most {most} possible")
 

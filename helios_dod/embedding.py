@@ -13,6 +13,7 @@ from types import TracebackType
 
 import numpy as np
 
+from helios_dod.bounds import INT64_MAX, whole
 from helios_dod.edges import Edge, Submission
 from helios_dod.engine import Engine as Loop
 from helios_dod.errors import UserError
@@ -24,6 +25,7 @@ from helios_dod.system import System
 from helios_dod.terms import FREE
 from helios_dod.world import restore, snapshot
 
+THREADS_MAX = 1024
 CONTEXT_TOKENS = 4096  # of a simulated engine whose machine names none
 
 
@@ -53,7 +55,8 @@ class Engine:
              systems: Sequence[System] | None = None) -> "Engine":
         """Of a core, on this machine's processors. threads 0: as many as there are. Raises
         CoreError, ContractError, SelectionError, UserError."""
-        return cls(load_host(core, options, threads)[1], systems)
+        return cls(load_host(core, options, whole("threads", threads, 0, THREADS_MAX))[1],
+                   systems)
 
     @classmethod
     def simulated(cls, machine: Machine | None = None, clock: VirtualClock | None = None,
@@ -71,11 +74,11 @@ class Engine:
 
     def submit(self, request: Submission) -> bool:
         """Queues a request; False when the ring is full. `tag` is how events name it. Raises
-        UserError for one that no engine of this size could hold."""
+        UserError for one that no engine of this size could hold, or a field out of its bounds."""
         return self.edge.submit(request)
 
     def cancel(self, tag: int) -> bool:
-        """Asks for a request's end; False when the ring is full."""
+        """Asks for a request's end; False when the ring is full. Raises UserError."""
         return self.edge.cancel(tag)
 
     def tick(self) -> bool:
@@ -93,7 +96,9 @@ class Engine:
 
     def advance(self, until_ns: int | None = None) -> None:
         """Virtual time passes: to the next end on the device, or to `until_ns` if that is sooner
-        or nothing is in flight."""
+        or nothing is in flight. Raises UserError."""
+        if until_ns is not None:
+            whole("until_ns", until_ns, 0, INT64_MAX)
         ends = [end for end in (self._device().next_end(), until_ns) if end is not None]
         if ends:
             clock = self._device().clock

@@ -38,11 +38,11 @@ HEAVY = ("torch", "triton", "gguf", "transformers", "safetensors", "sentencepiec
 
 # Folder or module -> what of this package it may import. The rest is not for it.
 BASE = ("limits", "schema", "terms", "system", "words", "decoding", "folders", "errors",
-        "compiling")
+        "compiling", "bounds")
 MAY_IMPORT = {
     "limits": (), "terms": (), "errors": (), "folders": (), "progress": (), "compiling": (),
     "schema": ("limits",), "code_cache": ("folders",), "system": ("code_cache",),
-    "decoding": ("system", "limits"), "words": (),
+    "decoding": ("system", "limits"), "words": (), "bounds": ("errors",),
     "tables": (*BASE, "tables"),
     "world": (*BASE, "tables"),
     "edges": (*BASE, "tables"),

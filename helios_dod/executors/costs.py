@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from helios_dod import terms
+from helios_dod.bounds import whole
 from helios_dod.errors import UserError
 from helios_dod.system import kernel
 
@@ -25,6 +26,7 @@ SCALE = "thousandths"  # in files
 OPERATIONS = {name[3:].lower(): value for name, value in vars(terms).items()
               if name.startswith("OP_")}
 TABLE_SHAPE = (max(OPERATIONS.values()) + 1, len(SIDES), len(FEATURES))
+PROGRAM_NS_MAX, PACKED_NS_MAX = 10**15, 10**11  # of a fixed cost
 PS = 1000  # picoseconds of a nanosecond
 # Few tokens take what their number of rows takes, which no sum of features follows: a sum is scaled
 # by thousandths, for each operation and so many packed tokens.
@@ -122,6 +124,12 @@ class FixedCost:
     program_ns: int = 1_000_000
     packed_ns: int = 10_000
     host_ns: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UserError. Picoseconds of the largest frame fit int64."""
+        whole("program_ns", self.program_ns, 0, PROGRAM_NS_MAX)
+        whole("packed_ns", self.packed_ns, 0, PACKED_NS_MAX)
+        whole("host_ns", self.host_ns, 0, PROGRAM_NS_MAX)
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:

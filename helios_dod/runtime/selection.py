@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from helios_dod.bounds import INT64_MAX, shown, whole
 from helios_dod.contract.prepared import PreparedContract, PreparedProgram
 from helios_dod.errors import UserError
 from helios_dod.executors import base
@@ -62,6 +63,21 @@ class Options:
     host_pending: bool = False
     caching: bool = True  # prefixes are reused
     size: str | None = None  # name of a Limits
+
+    def __post_init__(self) -> None:
+        """Raises UserError for what is no value of its field; `choose` knows what is possible."""
+        for name in ("concurrency", "context_tokens", "prefill_tokens", "cache_bytes",
+                     "speculative_width", "offload_bytes", "disk_bytes", "frames"):
+            value = getattr(self, name)
+            if value is not None or name == "frames":
+                whole(name, value, -INT64_MAX, INT64_MAX)
+        for name in ("history_drafting", "host_pending", "caching"):
+            if not isinstance(getattr(self, name), bool):
+                raise SelectionError(name, shown(getattr(self, name)), "True or False possible")
+        if self.disk_folder is not None and not isinstance(self.disk_folder, Path):
+            raise SelectionError("disk_folder", shown(self.disk_folder), "a pathlib.Path possible")
+        if self.size is not None and self.size not in tuple(SIZES):
+            raise SelectionError("size", shown(self.size), f"one of {', '.join(SIZES)} possible")
 
 
 def selection_options(engine: EngineOptions, size: str | None) -> Options:

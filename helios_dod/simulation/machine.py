@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass, field
 
+from helios_dod.bounds import INT32_MAX, shown, whole
 from helios_dod.contract.decode import decode
 from helios_dod.engine import Engine
+from helios_dod.errors import UserError
 from helios_dod.executors.costs import Costs, FixedCost
 from helios_dod.executors.simulated import SimulatedExecutor, VirtualClock
+from helios_dod.limits import FRAMES_MAX
 from helios_dod.runtime.binding import bind, staging_layout
-from helios_dod.runtime.selection import Options, choose
+from helios_dod.runtime.selection import PAGE_TOKENS as PAGE_SIZES
+from helios_dod.runtime.selection import Options, SelectionError, choose
 from helios_dod.simulation.programs import simulated_core
 from helios_dod.world import boot
 
@@ -29,6 +33,19 @@ class Machine:
     frames: int = 2
     caching: bool = True
     cost: Costs | FixedCost = field(default_factory=FixedCost)
+
+    def __post_init__(self) -> None:
+        """Raises UserError; what its parts cannot be together is said when an engine is made."""
+        for name in ("lanes", "prefill_tokens", "vocabulary"):
+            whole(name, getattr(self, name), 1, INT32_MAX)
+        for name in ("pages", "context_tokens"):
+            whole(name, getattr(self, name), 0, INT32_MAX)
+        whole("frames", self.frames, 1, FRAMES_MAX)
+        if self.page_tokens not in PAGE_SIZES:
+            raise SelectionError("page_tokens", shown(self.page_tokens),
+                                 f"one of {PAGE_SIZES} possible")
+        if not isinstance(self.cost, Costs | FixedCost):
+            raise UserError(f"cost: expected Costs or FixedCost, got {shown(self.cost)}")
 
 
 def simulated_engine(machine: Machine, context_tokens: int, clock: VirtualClock,
