@@ -32,6 +32,17 @@ def f32_core(checkpoint, tmp_path_factory) -> Path:
     return prepare_core(checkpoint, tmp_path_factory.mktemp("core"), "f32")
 
 
+@pytest.fixture(scope="module")
+def smollm2_core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A core of random weights with the demo's tokenizer, accepted by a user of its own."""
+    from test_server_real import make
+
+    folder = tmp_path_factory.mktemp("smollm2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELIOS_CONFIG", str(folder / "config"))
+        yield make(folder, "smollm2")
+
+
 @pytest.fixture(scope="session")
 def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server over the engine's test double, saying the texts of tests/scripted.py."""

@@ -16,7 +16,7 @@ from helios_dod.contract.manifest import (
 )
 from helios_dod.contract.operations import OPERATIONS
 from helios_dod.contract.sources import SOURCES
-from helios_dod.contract.strict import Limits, check_counts, check_known
+from helios_dod.contract.strict import MessageLimits, check_counts, check_known
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -616,7 +616,7 @@ COUNTED = {  # bytes behind an honest manifest -> the problem
 def test_messages_are_counted_before_they_are_made(case):
     data, problem = COUNTED[case]
     honest = make_manifest().SerializeToString()
-    limits = Limits(messages=4000, values=20_000)
+    limits = MessageLimits(messages=4000, values=20_000)
     check_counts(honest, wire.ExecutionManifest(), limits)
     wire.ExecutionManifest.FromString(honest + data)
     with pytest.raises(ContractError) as caught:
@@ -630,7 +630,7 @@ def test_messages_are_counted_before_they_are_made(case):
 ])
 def test_what_is_no_message_is_not_counted(data):
     with pytest.raises(DecodeError):
-        check_counts(data, wire.ExecutionManifest(), Limits(100, 100))
+        check_counts(data, wire.ExecutionManifest(), MessageLimits(100, 100))
 
 
 def test_counts_are_exact():
@@ -645,6 +645,6 @@ def test_counts_are_exact():
                 waiting += parts
             elif field.is_repeated and field.type == field.TYPE_STRING:
                 messages += len(value)
-    check_counts(data, manifest, Limits(messages, 10**6))
+    check_counts(data, manifest, MessageLimits(messages, 10**6))
     with pytest.raises(ContractError, match=f"at most {messages - 1} messages"):
-        check_counts(data, manifest, Limits(messages - 1, 10**6))
+        check_counts(data, manifest, MessageLimits(messages - 1, 10**6))

@@ -116,9 +116,18 @@ def test_a_child_ends_with_its_caller():
     assert child.close() == 0
     with pytest.raises(ChildProcessError):
         os.waitpid(child.pid, 0)
-    stuck = Child(lambda text, placed: os.abort())
+    broken = Child(lambda text, placed: os.abort())
     with pytest.raises(Ended, match=f"-{int(signal.SIGABRT)}"):
-        stuck.ask(b"", False)
+        broken.ask(b"", False)
+
+
+def test_a_child_that_uses_no_processor_is_ended(monkeypatch):
+    """As one that waits for a lock that no process holds any more."""
+    monkeypatch.setattr(isolation, "SECONDS_BASE", 0.02)
+    stuck = Isolated(lambda text, placed: time.sleep(3600))
+    with pytest.raises(TokenizerError, match=r"1 bytes of text take more than 0\.02 s"):
+        stuck("a", False)
+    assert not stuck.idle
 
 
 def test_a_server_answers_others_meanwhile(tmp_path):

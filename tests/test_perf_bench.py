@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_server_real import make
 
 from helios_dod.contract.decode import decode
 from helios_dod.cores.reader import open_core
@@ -17,14 +16,6 @@ from helios_dod.perf.__main__ import main, parser
 from helios_dod.perf.report import roofline_chart
 from helios_dod.simulation.observed import Steps
 from helios_dod.simulation.roofline import Device, Work, work_of
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bench")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELIOS_CONFIG", str(folder / "config"))
-        yield make(folder, "smollm2")
 
 
 def perf(monkeypatch, *arguments) -> int:
@@ -72,23 +63,24 @@ def test_a_cancelled_request_leaves_in_the_tick_of_its_last_fence_or_the_next():
     assert result["ticks_most"] <= 1 <= result["in_flight"]
 
 
-def test_a_server_is_started_and_its_streams_are_counted(core, monkeypatch, capsys):
-    assert perf(monkeypatch, "start", core, "--repeats", 1, "--cache-memory", "8M", "--json") == 0
+def test_a_server_is_started_and_its_streams_are_counted(smollm2_core, monkeypatch, capsys):
+    assert perf(monkeypatch, "start", smollm2_core, "--repeats", 1, "--cache-memory", "8M",
+                "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert 0 < result["listening_s"]["median"] <= result["ready_s"]["median"]
-    assert perf(monkeypatch, "streaming", core, "--streams", 4, "--seconds", 0.5, "--step-ms", 20,
-                "--output-tokens", 250, "--json") == 0
+    assert perf(monkeypatch, "streaming", smollm2_core, "--streams", 4, "--seconds", 0.5,
+                "--step-ms", 20, "--output-tokens", 250, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert 0 < result["tokens"] <= 4 * 250 and result["chunks"] > 0
-    assert perf(monkeypatch, "start", core.parent / "absent") == 1
+    assert perf(monkeypatch, "start", smollm2_core.parent / "absent") == 1
     assert "the server did not start" in capsys.readouterr().err
 
 
-def test_a_roofline_of_a_core_is_a_file_of_costs(core, monkeypatch, tmp_path):
+def test_a_roofline_of_a_core_is_a_file_of_costs(smollm2_core, monkeypatch, tmp_path):
     out = tmp_path / "costs.json"
-    assert perf(monkeypatch, "roofline", core, "--bandwidth-gb", 2, "--teraflops", 1, "--out",
-                out) == 0
-    opened = open_core(core)
+    assert perf(monkeypatch, "roofline", smollm2_core, "--bandwidth-gb", 2, "--teraflops", 1,
+                "--out", out) == 0
+    opened = open_core(smollm2_core)
     manifest = opened.manifest()
     work = work_of(manifest, decode(opened.serving, manifest))
     decoding = read_costs(out).table[OPERATIONS["decode"]]
@@ -115,10 +107,10 @@ def test_programs_are_drawn_under_their_roof():
     assert "No program ran" in nothing
 
 
-def test_a_page_needs_core_and_machine_together(core, monkeypatch, tmp_path, capsys):
+def test_a_page_needs_core_and_machine_together(smollm2_core, monkeypatch, tmp_path, capsys):
     results = tmp_path / "results.json"
     results.write_text(json.dumps({"offered": {"requests_per_s": 1.0}, "runs": []}))
     arguments = ("report", "--results", results, "--out", tmp_path / "page.html")
-    assert perf(monkeypatch, *arguments, "--core", core) == 1
+    assert perf(monkeypatch, *arguments, "--core", smollm2_core) == 1
     assert "got none of --bandwidth-gb, --teraflops" in capsys.readouterr().err
     assert Path(tmp_path / "page.html").exists() is False

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 from server_harness import Server, running
-from test_server_real import command, make
+from test_server_real import command
 
 from helios_dod.cli import main
 
@@ -18,17 +18,9 @@ STREAMS = 24
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("simulated")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELIOS_CONFIG", str(folder / "config"))
-        yield make(folder, "smollm2")
-
-
-@pytest.fixture(scope="module")
-def server(core: Path):
+def server(smollm2_core: Path):
     arguments = ["--executor", "simulated", "--step-ms", str(STEP_MS), "--max-active", "64"]
-    with running(command(core, *arguments)) as started:
+    with running(command(smollm2_core, *arguments)) as started:
         yield started
 
 
@@ -64,8 +56,8 @@ def test_the_same_seed_gives_the_same_tokens(server: Server):
 
 
 @pytest.mark.parametrize("flag,value", [("--step-ms", "-1"), ("--token-us", "1e9")])
-def test_a_cost_out_of_bounds_is_named(core: Path, flag: str, value: str, capsys):
-    assert main(["serve", str(core), "--executor", "simulated", flag, value]) == 1
+def test_a_cost_out_of_bounds_is_named(smollm2_core: Path, flag: str, value: str, capsys):
+    assert main(["serve", str(smollm2_core), "--executor", "simulated", flag, value]) == 1
     assert f"{flag}: must be between 0 and" in capsys.readouterr().err
 
 
@@ -76,22 +68,22 @@ def test_a_cost_out_of_bounds_is_named(core: Path, flag: str, value: str, capsys
     ('{"format": 1, "operations": {}}', ["--executor", "core"],
      "--costs: goes with --executor simulated"),
 ])
-def test_costs_that_cannot_be_used_are_named(core: Path, value: str, arguments: list[str],
+def test_costs_that_cannot_be_used_are_named(smollm2_core: Path, value: str, arguments: list[str],
                                              words: str, tmp_path: Path, capsys):
     path = tmp_path / "costs.json"
     path.write_text(value)
-    assert main(["serve", str(core), "--executor", "simulated", "--costs", str(path),
+    assert main(["serve", str(smollm2_core), "--executor", "simulated", "--costs", str(path),
                  *arguments]) == 1
     assert words in capsys.readouterr().err
 
 
-def test_programs_take_what_a_file_of_costs_says(core: Path, tmp_path: Path):
+def test_programs_take_what_a_file_of_costs_says(smollm2_core: Path, tmp_path: Path):
     """Prompts cost nothing here, tokens much: an answer takes its tokens' time."""
     path = tmp_path / "costs.json"
     path.write_text(json.dumps({"format": 1, "operations": {
         "decode": {"bytes": {"program": 60_000_000_000, "lanes": 15_000_000_000}}}}))
     arguments = ["--executor", "simulated", "--costs", str(path), "--max-active", "4"]
-    with running(command(core, *arguments)) as started:
+    with running(command(smollm2_core, *arguments)) as started:
         client = openai.OpenAI(base_url=started.url + "/v1", api_key="none", max_retries=0)
         began = time.monotonic()
         answer = client.chat.completions.create(

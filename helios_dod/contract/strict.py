@@ -38,7 +38,7 @@ NUMBER_NBYTES = {  # as packed; all others have as many bytes as they need
 
 
 @dataclass(frozen=True)
-class Limits:
+class MessageLimits:
     """What one encoded message may hold in all."""
 
     messages: int  # messages, texts of lists, and fields that nobody knows
@@ -77,7 +77,7 @@ def _layout(descriptor: Descriptor) -> dict[int, _Lengthy]:
     return found
 
 
-def check_counts(data: bytes, message: Message, limits: Limits) -> None:
+def check_counts(data: bytes, message: Message, limits: MessageLimits) -> None:
     """Walks the bytes of a message of that type before they are parsed. Raises ContractError where
     they would unfold to more than `limits` or hold a longer text, DecodeError where they are none.
 
@@ -88,7 +88,7 @@ def check_counts(data: bytes, message: Message, limits: Limits) -> None:
         raise DecodeError("ends inside a field") from error
 
 
-def _count(data: bytes, message: Message, limits: Limits) -> None:
+def _count(data: bytes, message: Message, limits: MessageLimits) -> None:
     descriptor: Descriptor = message.DESCRIPTOR  # type: ignore[assignment]
     at, end, layout = 0, len(data), _layout(descriptor)
     outer: list[tuple[int, dict[int, _Lengthy]]] = []

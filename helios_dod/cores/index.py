@@ -6,7 +6,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError, Message
 
 from helios_dod.contract.errors import ContractError
-from helios_dod.contract.strict import Limits, check_counts, check_known
+from helios_dod.contract.strict import MessageLimits, check_counts, check_known
 from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.chunks import Resource
 from helios_dod.cores.errors import CoreError
@@ -96,7 +96,7 @@ def _known(message: Message, place: Path) -> None:
 
 
 def parse(message: Message, data: bytes, place: Path, what: str,
-           limits: Limits = INDEX_LIMITS, strict: bool = True) -> None:
+           limits: MessageLimits = INDEX_LIMITS, strict: bool = True) -> None:
     """Parses exactly one message. strict: unknown fields and enum numbers are refused here."""
     try:
         check_counts(data, message, limits)

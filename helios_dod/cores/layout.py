@@ -3,7 +3,7 @@
 import hashlib
 
 from helios_dod.contract.decode import VOCABULARY_MAX
-from helios_dod.contract.strict import Limits
+from helios_dod.contract.strict import MessageLimits
 from helios_dod.contract.wire import core_pb2
 
 FORMAT_VERSION = 2
@@ -27,8 +27,8 @@ WEIGHTS_MAX = 512  # resources: a mapped file keeps a descriptor, and processes 
 # What encoded messages may unfold to: an empty one has two bytes and takes 400 in memory.
 MANIFEST_MESSAGES_MAX = 400_000  # a node of a graph takes 19: 20,000 nodes
 MANIFEST_MESSAGES_BASE = 65_536  # of them however short the stored frame is
-INDEX_LIMITS = Limits(messages=65_536, values=262_144)  # values: digests
-TOKENS_LIMITS = Limits(messages=16, values=VOCABULARY_MAX + 16)
+INDEX_LIMITS = MessageLimits(messages=65_536, values=262_144)  # values: digests
+TOKENS_LIMITS = MessageLimits(messages=16, values=VOCABULARY_MAX + 16)
 
 # Resource kind -> id in cores that we write, and the longest decoded length that is accepted.
 RESOURCES: dict[core_pb2.ResourceKind, tuple[str, int]] = {
@@ -45,11 +45,11 @@ TOKEN_NBYTES_MAX = 1 << 10
 TOKEN_NBYTES_LONGEST = 1 << 14  # buffers of text are made for the longest token
 
 
-def manifest_limits(stored_nbytes: int) -> Limits:
+def manifest_limits(stored_nbytes: int) -> MessageLimits:
     """What a manifest may unfold to. Honest ones hold less than a message for each stored byte,
     since cubins hardly compress; what repeats one empty message unfolds to 3,000 a byte."""
     messages = min(MANIFEST_MESSAGES_BASE + stored_nbytes, MANIFEST_MESSAGES_MAX)
-    return Limits(messages=messages, values=4 * messages)
+    return MessageLimits(messages=messages, values=4 * messages)
 
 
 def chunk_count(nbytes: int, chunk_nbytes: int = CHUNK_NBYTES) -> int:

@@ -24,7 +24,7 @@ RATE_MIN = 128 << 10  # bytes a second; honest tokenizers take five times as man
 WALL_RATIO = 10  # of elapsed time to processor time, where other programs take the processors
 MEMORY_MAX = 1 << 30  # bytes that a child may map beyond what it was forked with
 HEAD = struct.Struct("<QB")  # bytes that follow; asked: whether places are, answered: whether well
-LATE = (signal.SIGPROF, signal.SIGALRM)
+LATE = (signal.SIGPROF, signal.SIGALRM)  # sent by the child's own timer, and by its caller
 Place = Sequence[int]  # first character of a token, and the one behind it
 Encode = Callable[[str, bool], tuple[list[int], Sequence[Place]]]  # places: only where asked for
 
@@ -54,11 +54,15 @@ class Child:
 
     def ask(self, data: bytes, placed: bool) -> tuple[bytes, bool]:
         """The answer's bytes, and whether they are tokens or else a reason. Raises Ended."""
+        self.connection.settimeout(WALL_RATIO * seconds_for(len(data)))
         try:
             self.connection.sendall(HEAD.pack(len(data), placed))
             self.connection.sendall(data)
             size, good = HEAD.unpack(receive(self.connection, HEAD.size))
             return receive(self.connection, size), bool(good)
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGALRM)
+            raise Ended(self.close()) from None
         except (OSError, EOFError):
             raise Ended(self.close()) from None
 
@@ -158,9 +162,7 @@ def serve(encode: Encode, connection: socket.socket) -> NoReturn:
         while True:
             size, placed = HEAD.unpack(receive(connection, HEAD.size))
             text = receive(connection, size).decode()
-            seconds = seconds_for(size)
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-            signal.setitimer(signal.ITIMER_REAL, WALL_RATIO * seconds)
+            signal.setitimer(signal.ITIMER_PROF, seconds_for(size))
             try:
                 ids, places = encode(text, bool(placed))
                 answer, good = np.array(ids, np.int32).tobytes(), True
@@ -168,7 +170,6 @@ def serve(encode: Encode, connection: socket.socket) -> NoReturn:
             except (TokenizerError, MemoryError) as error:
                 answer, good = (str(error) or "out of memory").encode(), False
             signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
             connection.sendall(HEAD.pack(len(answer), good))
             connection.sendall(answer)
     except EOFError:
