@@ -18,10 +18,12 @@ from helios_dod.world import boot, fill_pages
 
 @dataclass(frozen=True)
 class Load:
-    """A prompt of `prompt` tokens, all of it cached, among `pages` indexed pages."""
+    """A prompt of `prompt` tokens, all of it cached, among `pages` indexed pages, whose rows lie
+    in the order of their texts or, if scattered, in none: the worst that long use can do."""
 
     pages: int
     prompt: int = 32_768
+    scattered: bool = False
     repeats: int = 200
 
 
@@ -48,6 +50,8 @@ def prepare(load: Load) -> np.ndarray:
     w["settings"]["page_tokens"] = PAGE_TOKENS_MAX
     fill_pages(world, load.pages)
     rng = np.random.default_rng(3)
+    if load.scattered:
+        rng.shuffle(w["pages"]["rows"][: load.pages])
     texts = load.pages * PAGE_TOKENS_MAX // load.prompt
     tokens = rng.integers(0, 131_072, (texts, load.prompt), dtype=np.int32)
     publish_text(world, tokens, PAGE_TOKENS_MAX)
@@ -74,5 +78,6 @@ def run(load: Load) -> dict[str, Any]:
     found = int(world[0]["requests"]["match_count"][0])
     assert found == load.prompt // PAGE_TOKENS_MAX, f"{found} pages matched"
     state = sum(world.dtype[name].itemsize for name in ("pages", "prefixes")) / LARGE.pages_max
-    return {"pages": load.pages, "prompt": load.prompt, "bytes_a_page": round(state, 1),
+    return {"pages": load.pages, "prompt": load.prompt, "scattered": load.scattered,
+            "bytes_a_page": round(state, 1),
             **{name: summary(np.array(values)) for name, values in spent.items()}}

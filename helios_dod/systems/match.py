@@ -26,14 +26,15 @@ def hash_ahead(world, row, index, hashed):
 
 @kernel(boundscheck=False, inline="always")
 def probe_ahead(world, index, parent):
-    """Finds page `index` by its hash and the page before it, and asks for its tokens; the page, to
-    be confirmed, or NO_ROW."""
+    """Finds page `index` by its hash and the page before it, and asks for its tokens and its hash;
+    the page, to be confirmed, or NO_ROW."""
     prefixes, k = world[0].prefixes, index & (MATCH_RING - 1)
     at = next_behind(world, parent, home_row(world, prefixes.ahead_hash[k]))
     prefixes.ahead_row[k] = at
     page = prefixes.entry[at, ENTRY_PAGE]
     if page != NO_ROW:
         prefetch(world[0].pages.ids[page], 0)
+        prefetch(world[0].pages.hash, page)
     return page
 
 
