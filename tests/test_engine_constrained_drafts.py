@@ -13,7 +13,6 @@ from helios_dod.edges import Submission
 from helios_dod.grammars.library import Text, encode
 from helios_dod.ignition.make_core import make_core
 from helios_dod.ignition.preparation.options import Options
-from helios_dod.limits import DRAFTED_MAX
 from helios_dod.terms import FINISH_EOS, OP_DECODE, OP_SPECULATIVE
 
 MEASUREMENT = {"type": "object", "additionalProperties": False,
@@ -23,17 +22,24 @@ MEASUREMENT = {"type": "object", "additionalProperties": False,
 SCHEMA = {"type": "array", "items": MEASUREMENT, "minItems": 4, "maxItems": 4}
 
 
+LANES = 10
+
+
+def make(path, **options):
+    """A tiny model of random weights with programs of widths 1, 2 and 4."""
+    make_core(TINY / "smollm2", path, Options(
+        cache="f32", lanes=LANES, packed=(64,), widths=(2, 4), draft_layers=1, **options),
+        namespace="test")
+    return path
+
+
 @pytest.fixture(scope="module")
 def core(tmp_path_factory):
-    """A tiny model of random weights with programs of widths 1, 2 and 4, of which those with more
-    than DRAFTED_MAX lanes take no masks."""
+    """Its programs with more than 8 lanes take no masks."""
     folder = tmp_path_factory.mktemp("constrained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HELIOS_CONFIG", str(folder / "config"))
-        make_core(TINY / "smollm2", folder / "core", Options(
-            cache="f32", lanes=DRAFTED_MAX + 2, packed=(64,), widths=(2, 4), draft_layers=1),
-            namespace="test")
-        yield folder / "core"
+        yield make(folder / "core")
 
 
 def grammar(schema):
@@ -61,7 +67,8 @@ def insist(engine):
 
 
 def ask(core, count, free=0, **options):
-    """Answers with their texts, the counters, and launches by operation."""
+    """Answers with their texts, the counters, and launches by operation; of those that verify under
+    masks, with more than eight lanes."""
     with Embedded(core, **options) as engine:
         insist(engine)
         eos = engine.plan.contract.frontend.eos_tokens
@@ -72,6 +79,9 @@ def ask(core, count, free=0, **options):
         launches = {operation: int(w["programs"]["launches"][
             w["programs"]["operation"] == operation].sum())
             for operation in (OP_DECODE, OP_SPECULATIVE)}
+        launches["many"] = int(w["programs"]["launches"][
+            (w["programs"]["operation"] == OP_SPECULATIVE) & (w["programs"]["batch"] > 8)
+            & (w["programs"]["masked"] == 1)].sum())
     data, offsets = table.data.tobytes(), table.offsets.tolist()
     texts = [b"".join(data[offsets[t]:offsets[t + 1]] for t in answer.tokens if t not in eos)
              for answer in answers]
@@ -100,10 +110,23 @@ def test_copied_under_a_schema_equals_plain(core, count, free, options):
 
 def test_more_lanes_than_have_masks(core):
     """They decode one token a step together, and draft again when fewer are left."""
-    count = DRAFTED_MAX + 2
-    plain, *_ = ask(core, count)
-    drafted, texts, counters, launches = ask(core, count, history_drafting=True)
+    plain, *_ = ask(core, LANES)
+    drafted, texts, counters, launches = ask(core, LANES, history_drafting=True)
+    assert launches["many"] == 0
     assert [answer.tokens for answer in drafted] == [answer.tokens for answer in plain]
     for text in texts:
         jsonschema.validate(json.loads(text), SCHEMA)
     assert launches[OP_DECODE] > 10 and counters["draft_masks_full"] > 0
+
+
+def test_all_lanes_have_masks_where_the_core_says_so(core, tmp_path):
+    """More than eight constrained answers draft together."""
+    wide = make(tmp_path / "core", drafted_lanes=LANES)
+    plain, *_ = ask(core, LANES)
+    drafted, texts, counters, launches = ask(wide, LANES, history_drafting=True)
+    assert [answer.tokens for answer in drafted] == [answer.tokens for answer in plain]
+    for text in texts:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    assert counters["draft_masks_full"] == 0
+    assert counters["drafts_constrained_accepted"] > 20 * LANES
+    assert launches["many"] > 10

@@ -105,6 +105,14 @@ def add_speculation(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="first layers that draw the drafts of a speculative program (default: %(default)s)",
     )
+    parser.add_argument(
+        "--drafted-lanes",
+        type=int,
+        default=8,
+        metavar="N",
+        help="requests of one speculative program at most among which constrained ones draft; each "
+        "step copies a grammar mask for each token that each may emit (default: %(default)s)",
+    )
 
 
 def width_list(text: str) -> tuple[int, ...]:
@@ -125,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
         served_id=args.served_id, lanes=args.lanes, context=args.context, cache=args.cache_dtype,
         tool_syntax=args.tool_syntax, reasoning_syntax=args.reasoning_syntax,
         widths=args.speculative_widths, draft_layers=args.draft_layers,
+        drafted_lanes=args.drafted_lanes,
     )
     make_core(
         args.checkpoint,

@@ -130,15 +130,19 @@ def bind_rounds(world: np.ndarray, selection: Selection) -> None:
 
 def bind_masks(world: np.ndarray, contract: PreparedContract, selection: Selection) -> None:
     """Words of a mask; how many masks a constrained request may have, and how many requests may
-    have more than one: none, where no round verifies copies under masks."""
+    have more than one: as many as a round that verifies copies under masks takes lanes, and as
+    there is room for; none without such a round."""
     programs, grammars = world[0]["programs"], world[0]["grammars"]
     rounds = programs["rounds"][:programs["round_count"]]
     verifying = [row for row in rounds.tolist()
                  if programs["masked"][row] and programs["history_input"][row]]
-    widest = max((int(programs["lane_limit"][row]) for row in verifying), default=1)
-    grammars["mask_words"] = -(-contract.vocabulary // MASK_BITS)
-    grammars["positions"] = widest if selection.history_drafting else 1
-    grammars["drafted_rows"] = selection.limits.drafted_max if grammars["positions"] > 1 else 0
+    words, drafts, lanes = -(-contract.vocabulary // MASK_BITS), 0, 0
+    if verifying and selection.history_drafting:
+        drafts = int(programs["lane_limit"][verifying].max()) - 1
+        lanes = int(programs["batch"][verifying].max())
+    spare = len(grammars["masks"]) // words - len(grammars["state"])
+    grammars["mask_words"], grammars["positions"] = words, 1 + drafts
+    grammars["drafted_rows"] = min(lanes, spare // max(drafts, 1), len(grammars["state"]))
 
 
 def cache_seed(contract: PreparedContract) -> int:

@@ -181,6 +181,8 @@ class Simulator:
         self.limits = selection.limits
         self.world = boot(self.limits)
         first = bind(self.world, contract, selection)
+        grammars = self.world[0]["grammars"]  # as of a core whose rounds under masks have fewer
+        grammars["drafted_rows"] = min(grammars["drafted_rows"], self.limits.drafted_max)
         self.strip = bool(seed % 2)
         install_pieces(self.world, *piece_table(), self.strip)
         self.clock = VirtualClock(1)

@@ -27,6 +27,8 @@ class Options:
     scored: int = 64  # token capacity of scored prefill
     widths: tuple[int, ...] = ()  # of speculative programs wider than one token; empty: none
     draft_layers: int = 4  # first layers that draw drafts
+    # Lanes of a round at most that takes grammar masks. A host copies a mask a token of each lane.
+    drafted_lanes: int = 8
     snapshots: int = 32  # snapshots of state, where the model has state beside pages
     tool_syntax: str | None = None  # a name of the catalog, or none; None: as the template shows
     reasoning_syntax: str | None = None  # likewise
@@ -39,6 +41,7 @@ class Options:
             ("context", 1 if self.context is None else self.context, None),  # context_of bounds it
             ("scored", self.scored, HUGE.packed_max),
             ("snapshots", self.snapshots, HUGE.snapshots_max),
+            ("drafted_lanes", self.drafted_lanes, HUGE.lanes_max),
         ):
             if value < 1 or (most is not None and value > most):
                 wanted = "at least 1" if most is None else f"1 to {most}"

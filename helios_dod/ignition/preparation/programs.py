@@ -14,7 +14,6 @@ from helios_dod.ignition.preparation.contract import ADMISSION, Shared
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.preparation.state import StateTransfer
 from helios_dod.ignition.prepared import PreparationError
-from helios_dod.limits import DRAFTED_MAX
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,7 @@ class Rounds:
             "candidate_endpoint": self._stage("candidate_endpoint", contract.CANDIDATE_ENDPOINT)}
         for width in sorted({1, *options.widths}):
             copied, sizes = self._copied(width), batches(options.lanes)
-            under_masks = [size for size in sizes if size <= DRAFTED_MAX and width > 1]
+            under_masks = [s for s in sizes if s <= options.drafted_lanes and width > 1]
             if under_masks:
                 self._variants(width, copied, self._masks(width, under_masks[-1]), under_masks)
             self._variants(width, copied, None, [s for s in sizes if s not in under_masks])
