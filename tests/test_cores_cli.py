@@ -229,13 +229,20 @@ def test_prepare_with_a_bad_key(capsys, tmp_path):
     assert "no.key: cannot read the signing key: No such file or directory" in line
 
 
-def test_prepare_with_a_bad_namespace_or_width_reads_nothing(capsys, tmp_path):
+def test_prepare_with_a_bad_name_or_width_reads_nothing(capsys, tmp_path):
     words = ("prepare", "--checkpoint", str(tmp_path / "none.gguf"), "--out", str(tmp_path / "out"))
     line = refused(capsys, *words, "--namespace", "")
     assert "out: publisher_namespace: expected 1 to 200" in line
-    with pytest.raises(SystemExit):
-        main([*words, "--speculative-widths", "3,x"])
-    assert "expected numbers separated by commas, such as 2,4, got '3,x'" in capsys.readouterr().err
+    widths = "expected numbers separated by commas, such as 2,4, got "
+    empty = "expected a name, got an empty text"
+    for option, value, problem in (
+        ("--speculative-widths", "3,x", widths + "'3,x'"), ("--speculative-widths", "", widths),
+        ("--served-id", "", empty), ("--recipe", "", empty), ("--tool-syntax", "", empty),
+        ("--reasoning-syntax", "", empty),
+    ):
+        with pytest.raises(SystemExit):
+            main([*words, option, value])
+        assert f"argument {option}: {problem}" in capsys.readouterr().err
 
 
 def test_progress_is_two_lines_where_nobody_watches(capsys):

@@ -14,10 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=named_path, required=True, metavar="CORE", help="the folder to make"
     )
     parser.add_argument(
-        "--recipe", metavar="NAME", help="which family of models it is (default: by the checkpoint)"
+        "--recipe", type=name, metavar="NAME",
+        help="which family of models it is (default: by the checkpoint)",
     )
     parser.add_argument(
         "--served-id",
+        type=name,
         metavar="ID",
         help="the model id that clients name (default: by the checkpoint)",
     )
@@ -43,11 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_speculation(parser)
     parser.add_argument(
         "--tool-syntax",
+        type=name,
         metavar="NAME",
         help="how the model writes tool calls, or none (default: as its chat template shows)",
     )
     parser.add_argument(
         "--reasoning-syntax",
+        type=name,
         metavar="NAME",
         help="how the model writes reasoning, or none (default: as its chat template shows)",
     )
@@ -113,6 +117,13 @@ def add_speculation(parser: argparse.ArgumentParser) -> None:
         help="requests of one speculative program at most among which constrained ones draft; each "
         "step copies a grammar mask for each token that each may emit (default: %(default)s)",
     )
+
+
+def name(text: str) -> str:
+    """A name; who wants the default leaves the option out."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, got an empty text")
+    return text
 
 
 def width_list(text: str) -> tuple[int, ...]:
