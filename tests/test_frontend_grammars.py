@@ -10,6 +10,7 @@ import pytest
 
 from helios_dod.frontend.grammars.calls import Calls, CallTool
 from helios_dod.frontend.grammars.constrainer import check_together, demand_of
+from helios_dod.frontend.grammars.endings import lark_ends
 from helios_dod.frontend.grammars.envelope import Demand, Envelope
 from helios_dod.frontend.grammars.structured import answer_of
 from helios_dod.frontend.output.cases import CaseTokenizer, gather
@@ -407,6 +408,14 @@ def nest(count: int) -> dict[str, Any]:
     ({"guided_json": {"minLength": 10**9}}, "minLength 1000000000; 0 to 100000"),
     ({"guided_json": {"pattern": "a{1,999999}"}}, "repeats 999999 times"),
     ({"guided_json": {"description": "x" * 130_000}}, "at most 120000 are accepted"),
+    ({"guided_json": {"maximum": 2**53 + 1}}, "asks for maximum 9007199254740993, which cannot"),
+    ({"guided_json": {"items": {"exclusiveMinimum": 1e19}}}, "asks for exclusiveMinimum 1e"),
+    ({"guided_json": {"$ref": "#"}}, "so that no answer ends"),
+    ({"guided_json": {"type": "object", "required": ["a"], "properties": {
+        "a": {"anyOf": [{"$ref": "#"}, False]}}}}, "so that no answer ends"),
+    ({"guided_json": {"type": "array", "minItems": 1, "items": {"$ref": "#"}}}, "no answer ends"),
+    ({"guided_grammar": 'start: "a" start | ("b" start)+'}, "so that no answer ends"),
+    ({"guided_grammar": 'root ::= "a" other\nother ::= [x] root'}, "so that no answer ends"),
     ({"guided_regex": "a" * 20_000}, "at most 16384 are accepted"),
     ({"guided_choice": []}, "at least one text"),
     ({"guided_choice": ["a"] * 5000}, "at most 4000 are accepted"),
@@ -471,6 +480,45 @@ def test_what_is_asked_for_is_admitted(fields, good, bad):
         return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
     assert fits(good) and not fits(bad)
+
+
+ENDING = (
+    {"type": "array", "items": {"$ref": "#"}}, {"type": ["null", "array"], "minItems": 1,
+                                                "items": {"$ref": "#"}},
+    {"required": ["a"], "properties": {"a": {"$ref": "#"}}},
+    {"type": "object", "required": ["a"], "properties": {"a": {"anyOf": [
+        {"$ref": "#"}, {"type": "null"}]}}},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}})
+LARK_ENDING = (
+    'start: "a" start?', 'start: "a" start | "b"', 'start: x* "b"\nx: "c" x', 'start: x~0..2\nx: x',
+    'start: [x] "y"\nx: x', 'start: (start | "a") "b"', 'start: X\nX: /a/ | X', 'start: %json {}',
+    'start: "a" -> start\n// start: start', "start: <|x|> start?", 'start: x{0,2} "y"\nx: x')
+
+
+def test_grammars_whose_answers_may_end():
+    for schema in ENDING:
+        assert answer_of(decode_chat(body(guided_json=schema)))
+    for text in LARK_ENDING:
+        assert lark_ends(text), text
+    for text in ("start: start", 'start: x~1..2\nx: x "a"', 'start: (x | y)\nx: x\ny: "a" x',
+                 'start: "a" x+\nx[lazy]: "b" x', "start: x{1,2}\nx.2: x"):
+        assert not lark_ends(text), text
+    chain = "start: r0\n" + "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(1900))
+    assert lark_ends(chain) and not lark_ends(chain + "r1900: r0\n")  # each rule is read once
+
+
+@pytest.mark.parametrize(("limits", "good", "bad"), [
+    ({"maximum": 2**63 - 1}, 2**63 - 1, 2**63), ({"minimum": -(2**62)}, -(2**62), -(2**62) - 1),
+    ({"minimum": 10**15 + 1, "maximum": 10**15 + 3}, 10**15 + 2, 10**15 + 4),
+    ({"exclusiveMaximum": 2**53}, 2**53 - 1, 2**53), ({"minimum": 1e16}, 10**17, 10**15)])
+def test_bounds_of_numbers_hold_exactly(limits, good, bad):
+    letters = Letters(())
+    data = Envelope(None, Start.CONTENT, False, False).text(Demand(answer=answer_of(decode_chat(
+        body(guided_json={"type": "integer", **limits})))))
+    for value, admitted in ((good, True), (bad, False)):
+        matcher, tokens = letters.matcher(data), list(str(value).encode())
+        fits = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        assert fits == admitted, value
 
 
 def test_white_space_ends():

@@ -20,7 +20,7 @@ SCHEMAS: dict[str, Any] = {
     "counts as floats": {"type": "string", "minLength": 2.0, "maxLength": 3.0},
     "an unknown format": {"type": "string", "maxLength": 4, "format": "postcode"},
     "draft 4 bounds": {"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 9},
-    "far bounds": {"type": "integer", "minimum": -1e30, "maximum": 1e30},
+    "far bounds": {"type": "integer", "minimum": -(2**62), "maximum": 2**63 - 1},
     "if then": {**PERSON, "additionalProperties": False,
                 "if": {"properties": {"b": {"const": 1}}, "required": ["b"]},
                 "then": {"required": ["a"]}, "else": {"required": ["c"]}},

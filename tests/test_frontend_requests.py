@@ -1,6 +1,7 @@
 """Decoding of requests under arbitrary input: a request or a named refusal, nothing else."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -91,3 +92,13 @@ def test_unsupported_fields_are_refused_by_name(name: str) -> None:
         (fields["messages"][0] if in_message else fields)[name] = value
         with pytest.raises(RequestError, match=f"{name}' is not supported"):
             decode_chat(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("\\ud800", "\\ud800 at byte 57"), ("\\\\ud800 \\ud83d\\ude00 \\udc00", "\\udc00 at byte 78"),
+    ("\\ud800\\ud800", "\\ud800 at byte 57"), ("\\\\ud800 \\x", "invalid escape")])
+def test_half_a_surrogate_pair_is_named(text: str, said: str) -> None:
+    body = f'{{"model": "m", "messages": [{{"role": "user", "content": "{text}"}}]}}'
+    with pytest.raises(RequestError, match=re.escape(said)) as caught:
+        decode_chat(body.encode())
+    assert ("surrogate pair" in str(caught.value)) == ("at byte" in said)

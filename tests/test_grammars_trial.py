@@ -34,6 +34,12 @@ def test_verdicts_are_kept_by_content(trials):
         trials.check(lark("start: missing"))
 
 
+@pytest.mark.parametrize("text", ["start: /[^\\s\\S]/", 'start: "a" X\nX: /[^\\s\\S]/'])
+def test_a_grammar_without_an_answer_says_so(trials, text):
+    with pytest.raises(GrammarError, match="no answer fulfils it"):
+        trials.check(lark(text))
+
+
 def test_a_helper_that_dies_is_started_again(trials):
     trials.check(lark('start: "a"'))
     os.kill(trials._process.pid, signal.SIGKILL)

@@ -99,15 +99,38 @@ def test_streamed_differences_are_reported(monkeypatch):
 
 
 @pytest.mark.parametrize("line, said", [
-    ("{", "1"), ('{"id": "a"}', "a case has syntax and model_output"),
+    ("{", "1"), ('{"id": "a"}', "`syntax`"), ("7", "1: Expected `object`"), ("[" * 9999, "1"),
+    ('{"syntax": "xtml", "model_output": 3}', "$.model_output"),
+    ('{"syntax": "xtml", "model_output": "\\ud800"}', "surrogates"),
+    ('{"syntax": "xtml", "model_output": "", "start": []}', "$.start"),
+    ('{"syntax": "xtml", "model_output": "", "tools": ["f"]}', "$.tools"),
+    ('{"syntax": "xtml", "model_output": "", "uses": 1}', "$.uses"),
+    ('{"syntax": "xtml", "model_output": "", "prompt_tail": 1}', "$.prompt_tail"),
+    ('{"syntax": "xtml", "model_output": "", "expected_content": 1}', "$.expected_content"),
+    ('{"syntax": "xtml", "model_output": "", "expected_calls": [{"name": "f"}]}',
+     "expected_calls[0] has neither"),
+    ('{"syntax": "xtml", "model_output": "", "expected_calls": [7]}', "$.expected_calls[0]"),
+    ('{"syntax": "xtml", "model_output": "", "expected_incomplete": {"name": "f"}}',
+     "args_prefix"),
+    (b"\xff", "is not UTF-8"), ("\n", "no cases"),
     ('{"syntax": "xtml", "model_output": "", "start": "middle"}', "start 'middle'"),
     ('{"syntax": "none_such", "model_output": ""}', "none_such"),
 ])
 def test_bad_files_are_refused(tmp_path, capsys, line, said):
     path = tmp_path / "cases.jsonl"
-    path.write_text(line)
+    path.write_bytes(line if isinstance(line, bytes) else line.encode())
     assert main(["parse", "--cases", str(path)]) == 1
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert said in error and str(path) in error
+    assert main(["parse", "--cases", str(tmp_path)]) == 1
+
+
+def test_an_unfinished_call_that_nothing_expects_is_reported():
+    case = next(case for case in read_cases(OWN) if case["id"] == "fn-15")
+    assert check(case) == []
+    assert "incomplete" in check({**case, "expected_incomplete": None})[0]
+    del case["expected_incomplete"]
+    assert "incomplete" in check(case)[0]
 
 
 def test_json_values_are_compared_as_values():

@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 import msgspec
 
 from helios_dod.frontend.demands import ResponseFormat, StructuredOutputs
+from helios_dod.frontend.half_pairs import half_pair
 from helios_dod.frontend.parts import ContentPart, ImageURL, part_problem
 from helios_dod.frontend.stop_fields import stop_problem
 from helios_dod.limits import BIAS_MAX, STOP_IDS_MAX, STOP_SEQUENCES_MAX, TOP_LOGPROBS_MAX
@@ -220,8 +221,8 @@ class Shape:
         except msgspec.ValidationError as error:
             refuse_shape(str(error), self)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestError(f"The request body is not valid JSON: {error}.",
-                               code="invalid_json") from None
+            raise RequestError("The request body is not valid JSON: "
+                               f"{half_pair(body) or error}.", code="invalid_json") from None
 
     def convert(self, fields: dict[str, Any], names: dict[str, str]) -> Any:
         """The struct of fields that another API's request amounts to, checked as a chat request.

@@ -21,6 +21,8 @@ REGEX_BYTES_MAX = 16_384
 REGEX_REPEATS_MAX = 10_000
 LEAST = ("minLength", "minItems", "minProperties")
 MOST = ("maxLength", "maxItems", "maxProperties")
+LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+LIMIT_MOST = 2**63
 VALUES = ("const", "enum", "default", "examples", "example")  # keywords whose value is no schema
 REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
@@ -66,9 +68,9 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
             yield "[]", part
 
 
-def checked_schema(schema: Any, field: str) -> Any:
-    """A schema within the bounds; maxima that no answer can reach are left out. Raises
-    RequestError."""
+def checked_schema(schema: Any, field: str, lenient: bool = False) -> Any:
+    """A schema within the bounds; maxima that no answer can reach are left out, if lenient also
+    bounds of numbers that cannot be enforced. Raises RequestError."""
     check_bytes(msgspec.json.encode(schema).decode(), field)
     root = [copied(schema)]
     waiting: list[tuple[Any, int]] = [(root[0], 0)]
@@ -82,6 +84,7 @@ def checked_schema(schema: Any, field: str) -> Any:
             raise refuse(field, f"is nested deeper than {NESTING_MAX}")
         if isinstance(value, dict):
             check_keywords(value, field)
+            check_limits(value, field, lenient)
         waiting += [(part, depth + 1) for _, part in children(value)
                     if isinstance(part, (dict, list))]
     check_references(root[0], field)
@@ -112,6 +115,21 @@ def check_keywords(value: dict[str, Any], field: str) -> None:
     if isinstance(reference, str) and not reference.startswith("#"):
         raise refuse(field, f"refers to {reference[:200]!r}; only references within the schema "
                             "('#...') are followed")
+
+
+def check_limits(value: dict[str, Any], field: str, lenient: bool) -> None:
+    """Bounds of numbers: the compiler has them as floats of 64 bits, and counts in 64 bits."""
+    for name in LIMITS:
+        limit = value.get(name)
+        if not isinstance(limit, (int, float)) or isinstance(limit, bool):
+            continue
+        inside = abs(limit) < LIMIT_MOST and float(limit) == limit
+        if inside or (name == "maximum" and limit == LIMIT_MOST - 1):
+            continue
+        if not lenient:
+            raise refuse(field, f"asks for {name} {limit}, which cannot be enforced: it has to be "
+                                "a number of 64-bit floats below 2**63, or 2**63 - 1")
+        del value[name]
 
 
 def target_of(schema: Any, reference: str) -> Any:

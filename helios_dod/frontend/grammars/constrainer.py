@@ -92,6 +92,9 @@ class Constrainer:
                                "thinking_token_budget", "unsupported_value")
         text = envelope.text(demand)
         try:
+            if bound is not None and demand.answer is not None and not demand.calls_required:
+                alone = Envelope(None, Start.CONTENT, False, False)  # behind reasoning, a trial
+                self.trials.check(alone.text(Demand(demand.answer)))  # may not come to the answer
             self.trials.check(text)
         except GrammarError as error:
             refuse_grammar(field, str(error))

@@ -28,7 +28,6 @@ SHAPES: dict[str, type | tuple[type, ...]] = {
     "type": (str, list), "$ref": str, "pattern": str, "format": str}
 OPTIONS_MAX = 4  # dependencies that are told apart; each doubles the options
 SUBSETS_MAX = 6  # values of an enum whose subsets are spelled out
-FLOAT_MOST = 1e15  # bounds beyond it are beyond what digits are generated for
 
 
 class Malformed(ValueError):
@@ -100,7 +99,7 @@ def dialect(schema: dict[str, Any], root: Schema) -> None:
 
 
 def numbers(schema: dict[str, Any], root: Schema) -> None:
-    """Counts are integers; bounds stay where digits can be generated."""
+    """Counts are integers; a bound that is excluded says so itself."""
     for name in COUNTS:
         value = schema.get(name)
         if isinstance(value, float) and value.is_integer():
@@ -109,14 +108,6 @@ def numbers(schema: dict[str, Any], root: Schema) -> None:
         if isinstance(schema.get(name), bool):  # as draft 4 has it
             if schema.pop(name) and plain in schema:
                 schema[name] = schema.pop(plain)
-    for name, beyond in (("minimum", -FLOAT_MOST), ("exclusiveMinimum", -FLOAT_MOST)):
-        value = schema.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value < beyond:
-            schema[name] = beyond
-    for name in ("maximum", "exclusiveMaximum"):
-        value = schema.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > FLOAT_MOST:
-            schema[name] = FLOAT_MOST
 
 
 def formats(schema: dict[str, Any], root: Schema) -> None:

@@ -15,6 +15,7 @@ from helios_dod.frontend.grammars.bounds import (
     checked_schema,
     refuse,
 )
+from helios_dod.frontend.grammars.endings import lark_ends, schema_ends
 from helios_dod.frontend.grammars.narrowing import Malformed, narrowed
 from helios_dod.frontend.grammars.tags import structural_tag
 from helios_dod.frontend.requests import ChatRequest, RequestError
@@ -52,11 +53,13 @@ def schema_grammar(schema: Any, field: str, compact: bool = False,
         schema = {}
     if not isinstance(schema, dict):
         raise refuse(field, "must be a JSON schema that some answer fulfils")
-    checked = checked_schema(schema, field)
+    checked = checked_schema(schema, field, lenient)
     try:
         made = narrowed(checked)
     except Malformed as error:
         raise refuse(field, f"is not a JSON schema: {error}") from None
+    if not schema_ends(made):
+        raise refuse(field, "refers to itself, so that no answer ends")
     check_bytes(msgspec.json.encode(made).decode(), field)
     return {"json_schema": made | {"x-guidance": json_options(compact, lenient)}}
 
@@ -102,6 +105,8 @@ def lark_grammar(text: str, field: str) -> dict[str, Any]:
         raise refuse(field, f"is neither a Lark nor a GBNF grammar: {error}") from None
     if "%import" in lark:
         raise refuse(field, "imports other grammars, which is not supported")
+    if not lark_ends(lark):
+        raise refuse(field, "has rules that need themselves, so that no answer ends")
     check_bytes(lark, field)
     return {"lark_grammar": lark}
 

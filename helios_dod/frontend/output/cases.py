@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
 
 from helios_dod.errors import UserError
 from helios_dod.frontend.output.case_names import CASE_SYNTAXES
@@ -37,6 +39,41 @@ STARTS = {"content": Start.CONTENT, "reasoning": Start.REASONING, "response": St
           "header": Start.HEADER}
 
 Token = tuple[int, bytes]
+
+
+class ExpectedCall(TypedDict):
+    """A finished call; its arguments as a JSON value, or as the text they are."""
+
+    name: str
+    arguments: NotRequired[Any]
+    arguments_text: NotRequired[str]
+
+
+class ExpectedIncomplete(TypedDict):
+    """What may have been shown of a call that is not finished."""
+
+    name: str
+    args_prefix: str
+
+
+class CaseFields(TypedDict):
+    """The fields of a case that are read."""
+
+    syntax: str
+    model_output: str
+    id: NotRequired[str]
+    uses: NotRequired[str | None]
+    start: NotRequired[str]
+    prompt_tail: NotRequired[str | None]
+    tools: NotRequired[dict[str, Any] | None]
+    expected_content: NotRequired[str | None]
+    expected_reasoning: NotRequired[str | None]
+    expected_calls: NotRequired[list[ExpectedCall] | None]
+    expected_call_ids: NotRequired[list[str] | None]
+    expected_incomplete: NotRequired[ExpectedIncomplete | None]
+    whitespace: NotRequired[str | None]
+    content_unspecified: NotRequired[bool | None]
+    reasoning_parser: NotRequired[bool | None]
 
 
 @dataclass
@@ -243,10 +280,9 @@ def means(text: str, expected: Any) -> bool:
 def compare_incomplete(expected: Mapping[str, str] | None, got: list[Call],
                        found: list[str]) -> None:
     """An unfinished call may have shown at most the name and the expected prefix."""
-    if expected is None:
-        return
-    for call in got:
-        if call.name != expected["name"] or not expected["args_prefix"].startswith(call.arguments):
+    for i, call in enumerate(got):
+        if expected is None or i or call.name != expected["name"] or (
+                not expected["args_prefix"].startswith(call.arguments)):
             found.append(f"incomplete: expected at most {expected!r}, got {call!r}")
 
 
@@ -276,16 +312,30 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8: {error}") from None
     for i, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            case = json.loads(line)
-        except ValueError as error:
+            cases.append(read_case(line))
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{i}: {error}") from None
-        if not isinstance(case, dict) or "syntax" not in case or "model_output" not in case:
-            raise UserError(f"{path}:{i}: a case has syntax and model_output")
-        if case.get("start", "content") not in STARTS:
-            raise UserError(f"{path}:{i}: start {case['start']!r} is none of {', '.join(STARTS)}")
-        cases.append(case)
+    if not cases:
+        raise UserError(f"{path}: has no cases")
     return cases
+
+
+def read_case(line: str) -> dict[str, Any]:
+    """A case of one line. Raises ValueError or RecursionError saying why it is none."""
+    case = json.loads(line)
+    msgspec.convert(case, CaseFields)
+    assert isinstance(case, dict)
+    for i, call in enumerate(case.get("expected_calls") or ()):
+        if "arguments" not in call and "arguments_text" not in call:
+            raise ValueError(f"expected_calls[{i}] has neither arguments nor arguments_text")
+    if case.get("start", "content") not in STARTS:
+        raise ValueError(f"start {case['start']!r} is none of {', '.join(STARTS)}")
+    json.dumps(case, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    syntax_of(case)
+    return case
