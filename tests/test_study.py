@@ -8,6 +8,7 @@ import pytest
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import FixedCost
 from helios_dod.executors.simulated import SimulatedExecutor
+from helios_dod.executors.simulated_flight import COUNT
 from helios_dod.perf.simulate import summary
 from helios_dod.simulation import study as study_module
 from helios_dod.simulation.machine import Machine
@@ -35,6 +36,15 @@ def test_one_request_takes_the_steps_that_it_needs():
     assert outcome.tokens[0] == 10 and outcome.finish[0] == FINISH_LIMIT
     assert outcome.gaps.sum() == 9
     assert outcome.gap_ns(50) == pytest.approx(STEP_NS, rel=0.011)
+
+
+def test_a_second_frame_is_launched_at_once_as_the_engine_does():
+    study = Study(SMALL, make_trace([5000], [100], [10]))
+    flying = []
+    while study.ended < 1:
+        study.step()
+        flying.append(int(study.executor.flight[COUNT]))
+    assert flying.count(2) > 5, "a generating request has both frames in flight"
 
 
 def test_an_open_loop_queues_and_a_closed_one_does_not():

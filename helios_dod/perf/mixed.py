@@ -31,9 +31,9 @@ def measure(study: Study, ticks: int, walked: bool) -> np.ndarray:
             step(study.world)
             if row >= 0:
                 spent[row, column] = time.perf_counter_ns() - start
-        study.engine.launch()
+        launched = study.engine.launch()
         study.read()
-        study.advance()
+        study.advance(launched)
     return spent if walked else spent[:, 0]
 
 

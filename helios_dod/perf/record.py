@@ -1,5 +1,5 @@
-"""`python -m helios_dod.perf record`: a trace through a core on this machine's processors, in real
-time and in this process, into a flight recording."""
+"""`python -m helios_dod.perf record`: a trace through a core on the device that its programs are
+for, in real time and in this process, into a flight recording."""
 
 import argparse
 import contextlib
@@ -19,7 +19,8 @@ from helios_dod.perf.machine import machine
 from helios_dod.perf.simulate import add_trace_arguments, lines, summary, trace_of
 from helios_dod.progress import Progress
 from helios_dod.recording import Recorder, check_target
-from helios_dod.runtime.load import load_host
+from helios_dod.runtime.devices import plan_for_device
+from helios_dod.runtime.native_model import NativeModel
 from helios_dod.runtime.selection import Options
 from helios_dod.simulation import study_loop
 from helios_dod.simulation.observed import observe_file
@@ -31,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("core", type=Path, help="a prepared core")
     add("--out", type=Path, required=True, help="the recording")
-    add("--threads", type=int, default=0, help="executor threads (0: processors)")
+    add("--threads", type=int, default=0, help="of the host executor (0: processors)")
+    add("--random-weights", action="store_true",
+        help="make the matrices on the device instead of reading them")
     add("--max-active", type=int, help="requests that run at once (default: the core's)")
     add("--warm-up", type=int, default=16,
         help="requests of the trace that run before, by other prompts: a process is slower at "
@@ -91,6 +94,23 @@ class Driver:
             os.eventfd_write(wake, 1)
 
 
+def warm_up(engine: Engine, trace: Trace, seed: int) -> None:
+    """Runs a trace by prompts of that seed, unrecorded."""
+    with Progress("warming up", len(trace), "requests") as progress:
+        Driver(engine, trace, WARM_STREAMS, seed).run(progress)
+
+
+def record(model: NativeModel, trace: Trace, concurrency: int, seed: int, out: Path) -> None:
+    """Runs a trace through an idle engine and writes its recording."""
+    engine = model.engine
+    engine.recorder = Recorder(engine.world, model.plan.selection.limits.name)
+    driver = Driver(engine, trace, concurrency, seed)
+    with Progress("recording", len(trace), "requests") as progress:
+        driver.run(progress)
+    engine.recorder.save(out, "the trace ended")
+    engine.recorder = None
+
+
 def run(options: argparse.Namespace) -> int:
     """Writes the recording; prints what users would have seen."""
     try:
@@ -98,19 +118,14 @@ def run(options: argparse.Namespace) -> int:
     except UserError as error:
         raise UserError(f"--out: {error}") from None
     trace = trace_of(options)
-    made, engine = load_host(options.core, Options(concurrency=options.max_active),
-                             options.threads)
-    with contextlib.closing(engine):
-        engine.warm()
+    made, executor = plan_for_device(options.core, Options(concurrency=options.max_active),
+                                     options.threads, options.random_weights)
+    model = NativeModel.of(made, executor, trust_weights=options.random_weights)
+    with contextlib.closing(model):
+        model.engine.warm()
         if options.warm_up:
-            before = trace.first(options.warm_up)
-            with Progress("warming up", len(before), "requests") as progress:
-                Driver(engine, before, WARM_STREAMS, options.seed + 1).run(progress)
-        engine.recorder = Recorder(engine.world, made.selection.limits.name)
-        driver = Driver(engine, trace, options.concurrency, options.seed)
-        with Progress("recording", len(trace), "requests") as progress:
-            driver.run(progress)
-        engine.recorder.save(options.out, "the trace ended")
+            warm_up(model.engine, trace.first(options.warm_up), options.seed + 1)
+        record(model, trace, options.concurrency, options.seed, options.out)
     result = summary(observe_file(options.out).outcome)
     if options.json:
         print(json.dumps({"machine": machine(), "seed": options.seed, **result}))

@@ -101,18 +101,18 @@ class Study:
         """Takes the events that the tick brought."""
         study_loop.read(self.world, self.at, *self.columns)
 
-    def advance(self) -> None:
-        """Time passes to the next fence or arrival."""
-        study_loop.advance(self.at, self.executor.flight, self.load[0])
+    def advance(self, launched: bool) -> None:
+        """Time passes to the next fence or arrival, unless the tick launched and may again."""
+        study_loop.advance(self.world, self.at, self.executor.flight, self.load[0], launched)
         self.clock.now_ns = int(self.at[study_loop.NOW])
 
     def step(self) -> None:
         """Arrivals, one tick of the engine, events, time: call by call."""
         self.arrive()
-        self.engine.step()
+        launched = self.engine.step()
         self.steps += 1
         self.read()
-        self.advance()
+        self.advance(launched)
 
     def leap(self, steps: int) -> None:
         """The same, so many times in one call, or until every request has ended. A recorded tick,

@@ -95,17 +95,22 @@ def read(world, at, first_ns, last_ns, tokens, finish, cached, gaps):
 
 @kernel
 def launch(world, at, flight, operations, costs, launches, features):
-    """Queues newly submitted frames behind those in flight."""
-    for i in range(to_launch(world, at[LAUNCHED], launches)):
+    """Queues newly submitted frames behind those in flight; how many."""
+    count = to_launch(world, at[LAUNCHED], launches)
+    for i in range(count):
         frame, program, sequence = launches[i, 0], launches[i, 1], launches[i, 2]
         take_off(world, flight, at[NOW], at[HOST_NS], frame, program, sequence,
                  operations[program], costs, features)
         at[LAUNCHED] = sequence
+    return count
 
 
 @kernel
-def advance(at, flight, trace):
-    """Time passes to the next fence or arrival."""
+def advance(world, at, flight, trace, launched):
+    """Time passes to the next fence or arrival. It does not behind a tick that launched while there
+    is a frame left: the engine's loop goes on at once then, and may fill that one too."""
+    if launched and flight[COUNT] < world[0].frames.frame_count:
+        return
     found, soonest = flight[COUNT] > 0, flight[FIRST]
     if at[CONCURRENCY] == 0 and at[NEXT] < trace.shape[1] and trace[0, at[NEXT]] > at[NOW]:
         soonest = min(soonest, trace[0, at[NEXT]]) if found else trace[0, at[NEXT]]
@@ -129,7 +134,7 @@ def run_steps(world, count, at, trace, arrived_ns, words, eos, payload, columns,
         observed = tick_first(world)
         assert observed == 0
         tick_rest(world)
-        launch(world, at, flight, operations, costs, launches, features)
+        launched = launch(world, at, flight, operations, costs, launches, features) > 0
         read(world, at, first_ns, last_ns, tokens, finish, cached, gaps)
-        advance(at, flight, trace)
+        advance(world, at, flight, trace, launched)
     return count
