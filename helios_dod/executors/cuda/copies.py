@@ -9,6 +9,7 @@ import mmap
 import os
 import threading
 import time
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,6 +27,15 @@ PORTABLE = 0x01  # CU_MEMHOSTALLOC_PORTABLE
 DRAIN_POLL_S = 0.0002
 
 
+@dataclass(frozen=True)
+class Span:
+    """Commands first to end - 1, and the events that they have all ended behind."""
+
+    first: int
+    end: int
+    events: list[Any]
+
+
 class Planes:
     """The cache planes whose pages move together: (device address, bytes of a page) of each, all in
     one allocation."""
@@ -40,10 +50,16 @@ class Planes:
         if len(steps) == 1 and len(sizes) == 1 and max(steps) <= pitch_max:
             self.pitch = steps.pop()
 
-    def copy(self, page: int, host: int, out: bool, stream: Any) -> None:
-        """Starts the copy of a page to (out) or from page_bytes at a host address."""
+    def copy(self, page: int, host: int, out: bool, stream: Any, shape: Any) -> None:
+        """Starts the copy of a page to (out) or from page_bytes at a host address. shape: of that
+        direction, filled in here; the driver keeps none of it."""
         if self.pitch:
-            call("cuMemcpy2DAsync", self._shape(page, host, out), stream)
+            address, nbytes = self.planes[0]
+            if out:
+                shape.srcDevice, shape.dstHost = address + page * nbytes, host
+            else:
+                shape.srcHost, shape.dstDevice = host, address + page * nbytes
+            call("cuMemcpy2DAsync", shape, stream)
             return
         for address, nbytes in self.planes:
             device = address + page * nbytes
@@ -53,21 +69,17 @@ class Planes:
                 call("cuMemcpyHtoDAsync", device, host, nbytes, stream)
             host += nbytes
 
-    def _shape(self, page: int, host: int, out: bool) -> Any:
-        address, nbytes = self.planes[0]
+    def shape(self, out: bool) -> Any:
+        """What copies of one direction have in common."""
         kinds = driver.CUmemorytype
         shape = driver.CUDA_MEMCPY2D()
-        shape.WidthInBytes, shape.Height = nbytes, len(self.planes)
+        shape.WidthInBytes, shape.Height = self.planes[0][1] if self.planes else 0, len(self.planes)
         if out:
-            shape.srcMemoryType = kinds.CU_MEMORYTYPE_DEVICE
-            shape.srcDevice, shape.srcPitch = address + page * nbytes, self.pitch
-            shape.dstMemoryType = kinds.CU_MEMORYTYPE_HOST
-            shape.dstHost, shape.dstPitch = host, nbytes
+            shape.srcMemoryType, shape.srcPitch = kinds.CU_MEMORYTYPE_DEVICE, self.pitch
+            shape.dstMemoryType, shape.dstPitch = kinds.CU_MEMORYTYPE_HOST, shape.WidthInBytes
         else:
-            shape.srcMemoryType = kinds.CU_MEMORYTYPE_HOST
-            shape.srcHost, shape.srcPitch = host, nbytes
-            shape.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE
-            shape.dstDevice, shape.dstPitch = address + page * nbytes, self.pitch
+            shape.srcMemoryType, shape.srcPitch = kinds.CU_MEMORYTYPE_HOST, shape.WidthInBytes
+            shape.dstMemoryType, shape.dstPitch = kinds.CU_MEMORYTYPE_DEVICE, self.pitch
         return shape
 
 
@@ -88,9 +100,10 @@ class Copies:
         self._out, self._in, self._fetch = (call("cuStreamCreate", NON_BLOCKING) for _ in range(3))
         slots = self._table["kind"].shape[1]
         self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(slots)]
+        self._shapes = [self.planes.shape(out) for out in (False, True)]
         self._ended, self._handed = [0] * COPY_QUEUES, [0] * COPY_QUEUES
         self._failure: BaseException | None = None
-        self._work = [SimpleQueue[int | None]() for _ in range(COPY_QUEUES)]
+        self._work = [SimpleQueue[Span | None]() for _ in range(COPY_QUEUES)]
         self._threads = [
             threading.Thread(target=self._serve, args=(queue,), name=f"copies-{queue}", daemon=True)
             for queue in range(COPY_QUEUES)]
@@ -106,31 +119,38 @@ class Copies:
 
     def start(self, queue: int, first: int, end: int) -> None:
         """Starts copies of the memory queue at once, hands those of the disk to its thread."""
-        for number in range(first, end):
-            if queue != QUEUE_DISK:
-                kind, source, target = self._command(queue, number)
-                out = kind == COPY_OFFLOAD
-                page, place = (source, target) if out else (target, source)
-                stream = self._out if out else self._in
-                self.planes.copy(page, self._memory + place * self.planes.page_bytes, out, stream)
-                call("cuEventRecord", self._events[number % len(self._events)], stream)
-            self._handed[queue] = number + 1
-            self._work[queue].put(number)
+        last = {}  # stream -> the event behind its newest copy
+        for number in range(first, end) if queue != QUEUE_DISK else ():
+            kind, source, target = self._command(queue, number)
+            out = kind == COPY_OFFLOAD
+            page, place = (source, target) if out else (target, source)
+            self.planes.copy(page, self._memory + place * self.planes.page_bytes, out,
+                             self._out if out else self._in, self._shapes[out])
+            last[out] = self._events[number % len(self._events)]
+        for out, event in last.items():
+            call("cuEventRecord", event, self._out if out else self._in)
+        self._handed[queue] = end
+        self._work[queue].put(Span(first, end, list(last.values())))
 
     def _serve(self, queue: int) -> None:
         """A queue's thread: commands end in order, whatever stream they are on."""
         try:
             self.device.enter()
-            while (number := self._work[queue].get()) is not None:
+            while (span := self._work[queue].get()) is not None:
+                for event in span.events:
+                    call("cuEventSynchronize", event)
                 if queue == QUEUE_DISK:
-                    self._move(*self._command(queue, number))
-                else:
-                    call("cuEventSynchronize", self._events[number % len(self._events)])
-                self._ended[queue] = number + 1
-                os.eventfd_write(self._done, 1)
+                    for number in range(span.first, span.end):
+                        self._move(*self._command(queue, number))
+                        self._tell(queue, number + 1)
+                self._tell(queue, span.end)
         except BaseException as error:
             self._failure = error
             os.eventfd_write(self._done, 1)
+
+    def _tell(self, queue: int, ended: int) -> None:
+        self._ended[queue] = ended
+        os.eventfd_write(self._done, 1)
 
     def _move(self, kind: int, source: int, target: int) -> None:
         """A copy that the disk takes part in, from its start to its end."""
@@ -140,7 +160,7 @@ class Copies:
             return
         assert kind == COPY_FETCH
         np.copyto(self._page, self._mapped[source])
-        self.planes.copy(target, self._bounce, False, self._fetch)
+        self.planes.copy(target, self._bounce, False, self._fetch, self.planes.shape(False))
         call("cuStreamSynchronize", self._fetch)
 
     def ended(self, queue: int) -> int:
