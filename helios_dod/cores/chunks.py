@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import itertools
-import mmap
 import os
 import shutil
 import threading
@@ -19,6 +18,7 @@ from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.files import check_size, opened
 from helios_dod.cores.layout import CHUNK_NBYTES
+from helios_dod.cores.mapped import MappedFile
 from helios_dod.cores.padding import Spans
 from helios_dod.cores.places import Place, Remote
 from helios_dod.cores.remote import deadline, read_range
@@ -184,7 +184,7 @@ def map_weights(chunks: Chunks, path: Path, trust: bool, padding: Spans,
                 for at in range(first, end, READ_NBYTES):
                     _check_zeros(os.pread(descriptor, min(READ_NBYTES, end - at), at), chunks, at)
         try:
-            mapped = mmap.mmap(descriptor, chunks.nbytes, access=mmap.ACCESS_READ)
+            mapped = MappedFile(descriptor, chunks.nbytes)
         except ValueError:  # it is shorter by now
             check_size(descriptor, path, chunks.nbytes, chunks.what)
             raise

@@ -11,7 +11,7 @@ import pickle
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,15 @@ from plain_device import PlainDevice
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.cores.mapped import MappedFile
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.prepared import Weights
 from helios_dod.limits import MEDIUM
 
 PEAK = 4657e9  # bytes a second of a plain read sweep
 CONTEXT = 1024
-STEPS = 1000
-REPETITIONS = 5
+STEPS = int(os.environ.get("STEPS", "1000"))
+REPETITIONS = 3
 
 
 def options_of(name: str) -> Options:
@@ -171,12 +172,19 @@ def decode(name: str, batches: Sequence[int]) -> None:
         for _ in range(3):
             harness.decode(slots)
         number = [p.name for p in harness.manifest.programs].index(f"decode_{batch}")
-        alone, steps = back_to_back(harness, number), stepped(harness, number)
-        graph_ms, step_ms = float(np.median(alone)), float(np.median(steps))
-        print(f"{name} batch {batch}: graph {graph_ms:.3f} ms ({min(alone):.3f} to "
-              f"{max(alone):.3f}), stepped {step_ms:.3f} ms ({min(steps):.3f} to {max(steps):.3f})"
-              f", host {1e3 * (step_ms - graph_ms):.2f} us a step; floor "
-              f"{floor_ms(harness, batch):.3f} ms", flush=True)
+        frame, times = harness.frame, np.zeros((3, REPETITIONS))
+        words = harness.world[0]["staging"]["words"]
+        words[1 - frame] = words[frame]
+        for repetition in range(REPETITIONS):
+            times[:, repetition] = (
+                back_to_back(harness, number, (0, 1)), stepped(harness, number),
+                back_to_back(harness, number, (frame,)))
+        both, steps, one = np.median(times, axis=1)
+        print(f"{name} batch {batch}: graphs {both:.3f} ms ({times[0].min():.3f} to "
+              f"{times[0].max():.3f}), stepped {steps:.3f} ms ({times[1].min():.3f} to "
+              f"{times[1].max():.3f}), host {1e3 * np.median(times[1] - times[0]):.2f} us a step; "
+              f"one frame's graph alone {one:.3f} ms; floor {floor_ms(harness, batch):.3f} ms",
+              flush=True)
         if "PROFILE" in os.environ:
             profile(harness, number)
     harness.close()
@@ -193,47 +201,44 @@ def floor_ms(harness: Harness, batch: int) -> float:
     return (weights + history) / PEAK * 1e3
 
 
-def back_to_back(harness: Harness, program: int) -> list[float]:
-    """Milliseconds of one launch among STEPS, by events, for each repetition."""
+def back_to_back(harness: Harness, program: int, frames: Sequence[int]) -> float:
+    """Milliseconds of one launch among STEPS of these frames' graphs in turn, by events."""
     from helios_dod.executors.cuda.driver import call
 
     executor = harness.executor
-    graphs = [executor.graphs[frame, program] for frame in range(2)]
+    graphs = [executor.graphs[frame, program].handle for frame in frames]
     executor.drain()
     start, end = call("cuEventCreate", 0), call("cuEventCreate", 0)
     stream = executor._stream
-    spans = []
-    for _ in range(REPETITIONS):
-        call("cuEventRecord", start, stream)
-        for _step in range(STEPS):
-            call("cuGraphLaunch", graphs[harness.frame].handle, stream)
-            executor._queued.append(harness.sequence)
-            executor._control[0] += 1
-        call("cuEventRecord", end, stream)
-        call("cuEventSynchronize", end)
-        spans.append(call("cuEventElapsedTime", start, end) / STEPS)
-        executor.drain()
-    return spans
+    call("cuEventRecord", start, stream)
+    for step in range(STEPS):
+        call("cuGraphLaunch", graphs[step % len(graphs)], stream)
+        executor._queued.append(harness.sequence)
+        executor._control[0] += 1
+    call("cuEventRecord", end, stream)
+    call("cuEventSynchronize", end)
+    span = call("cuEventElapsedTime", start, end) / STEPS
+    executor.drain()
+    for event in (start, end):
+        call("cuEventDestroy", event)
+    return float(span)
 
 
-def stepped(harness: Harness, program: int) -> list[float]:
-    """Milliseconds a step, with submit and poll and two frames in flight, for each repetition."""
+def stepped(harness: Harness, program: int, between: Callable[[], None] = lambda: None) -> float:
+    """Milliseconds a step, with submit and poll and two frames in flight. between: called while
+    the device works, again and again."""
     executor, frame = harness.executor, harness.frame
-    spans = []
-    words = harness.world[0]["staging"]["words"]
-    words[1 - frame] = words[frame]
-    for _ in range(REPETITIONS):
-        executor.drain()
-        begun = time.monotonic()
-        first = harness.sequence
-        for i in range(STEPS):
-            harness.sequence += 1
-            executor.submit((frame + i) % 2, program, harness.sequence)
-            while executor.poll() < harness.sequence - 1 and harness.sequence - 1 > first:
-                pass
-        executor.drain()
-        spans.append((time.monotonic() - begun) / STEPS * 1e3)
-    return spans
+    executor.drain()
+    begun = time.monotonic()
+    first = harness.sequence
+    for i in range(STEPS):
+        harness.sequence += 1
+        executor.submit((frame + i) % 2, program, harness.sequence)
+        while executor.poll() < harness.sequence - 1 and harness.sequence - 1 > first:
+            between()
+    while executor.poll() < harness.sequence:
+        between()
+    return (time.monotonic() - begun) / STEPS * 1e3
 
 
 def upload_rate(gibibytes: int) -> None:
@@ -244,8 +249,7 @@ def upload_rate(gibibytes: int) -> None:
             block[:8] = number % 256
             file.write(block)
         file.flush()
-        data = np.asarray(np.memmap(file.name, np.uint8, "r"))
-        timed_uploads(data)
+        timed_uploads(np.frombuffer(MappedFile(file.fileno(), gibibytes << 30), np.uint8))
 
 
 def timed_uploads(data: np.ndarray) -> None:
@@ -253,7 +257,7 @@ def timed_uploads(data: np.ndarray) -> None:
     from helios_dod.executors.cuda import upload as uploads
     from helios_dod.executors.cuda.driver import Device, call
 
-    device = Device()
+    Device()
     address = int(call("cuMemAlloc", data.nbytes))
     chosen = uploads.CHUNK_BYTES >> 10, uploads.THREADS_MAX
     for kibibytes, threads in (chosen, chosen, (2048, 11), (1024, 8), (2048, 8), chosen):
@@ -261,14 +265,14 @@ def timed_uploads(data: np.ndarray) -> None:
         spans = []
         for _ in range(6):
             begun = time.monotonic()
-            uploads.upload(device, data, address)
+            uploads.upload(data, address)
             spans.append(time.monotonic() - begun)
         rates = data.nbytes / np.array(spans[1:]) / 1e9  # the first compiles
         print(f"upload, {kibibytes} KiB, {threads} threads: {rates.max():.1f} GB/s best, "
               f"{np.median(rates):.1f} median, {rates.min():.1f} worst", flush=True)
     back = np.empty(1 << 24, np.uint8)
     call("cuMemsetD8", address, 0, data.nbytes)
-    uploads.upload(device, data, address)
+    uploads.upload(data, address)
     for start in range(0, data.nbytes - back.nbytes + 1, data.nbytes // 16):
         call("cuMemcpyDtoH", back.ctypes.data, address + start, back.nbytes)
         assert np.array_equal(back, data[start : start + back.nbytes]), "uploaded bytes differ"

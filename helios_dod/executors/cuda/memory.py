@@ -4,7 +4,9 @@ Everything is allocated once, at load. The world's staging and completion tables
 the driver where they lie: a program copies its staged values itself, and writes completions there.
 """
 
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +64,8 @@ class Memory:
         self.words = {SUBMISSION_COUNT: self.device_word, FINISHED_COUNT: int(
             call("cuMemHostGetDevicePointer", self._host_word, 0))}
         self._staging = self.allocate(4 * int(world[0]["staging"]["words"].shape[1]))
-        self.resources = self._upload(weights)
+        self.weights_ns = 0  # that uploading took
+        self.resources = self._place_weights(weights)
         used = _used(manifest, programs)
         self._planes = self._place_caches(manifest, used)
         self.buffers = [self._bind(i, b) if i in used else None
@@ -70,12 +73,13 @@ class Memory:
         self._paged = [i for i in sorted(used) if manifest.buffers[i].kind == CACHE
                        and manifest.buffers[i].shape[0].symbol == PAGES]
 
-    def allocate(self, nbytes: int) -> int:
-        """Device memory of zeros."""
+    def allocate(self, nbytes: int, zeros: bool = True) -> int:
+        """Device memory, of zeros unless all of it is written at once."""
         size = -(-max(nbytes, 1) // ALIGN) * ALIGN
         address = int(call("cuMemAlloc", size))
         self.allocations.append(address)
-        call("cuMemsetD8", address, 0, size)
+        if zeros:
+            call("cuMemsetD8", address, 0, size)
         return address
 
     def _register(self) -> None:
@@ -90,12 +94,26 @@ class Memory:
         self._registered = first
         self._device_offset = int(call("cuMemHostGetDevicePointer", first, 0)) - first
 
-    def _upload(self, weights: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-        found = {}
-        for name, data in weights.items():
-            found[name] = self.allocate(data.nbytes), int(data.nbytes)
-            upload(self.device, data, found[name][0])
+    def _place_weights(self, weights: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+        """(device address, bytes) of each resource, which a thread of its own fills from now on."""
+        found = {name: (self.allocate(data.nbytes, zeros=False), int(data.nbytes))
+                 for name, data in weights.items()}
+
+        def fill() -> None:
+            begun = time.monotonic_ns()
+            self.device.enter()
+            for name, data in weights.items():
+                upload(data, found[name][0])
+            self.weights_ns = time.monotonic_ns() - begun
+
+        pool = ThreadPoolExecutor(1)
+        self._filled = pool.submit(fill)
+        pool.shutdown(wait=False)
         return found
+
+    def wait_for_weights(self) -> None:
+        """Returns once every weight is on the device. Raises what uploading them raised."""
+        self._filled.result()
 
     def _sizes(self, buffer: Any) -> tuple[int, int]:
         """(bytes, bytes between rows of axis 0) of a buffer."""
@@ -171,7 +189,7 @@ class Memory:
         return out
 
     def close(self) -> None:
-        """Frees everything; the device is idle."""
+        """Frees everything; the device is idle and weights are there."""
         for address in self.allocations:
             call("cuMemFree", address)
         self.allocations.clear()

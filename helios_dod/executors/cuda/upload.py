@@ -1,8 +1,8 @@
 """Weights from mapped files to the device.
 
-Threads read the file into pinned buffers, so small that they stay in the processor's cache until
-the device has fetched them; another thread hands them to the driver. Memory that is no file is
-copied the same way.
+Threads read the file into pinned buffers, so few that they stay in the processor's cache until the
+device has fetched them; another thread hands them to the driver, several in one copy. Memory that
+is no file is copied the same way.
 """
 
 import ctypes
@@ -14,16 +14,18 @@ import numpy as np
 
 from helios_dod.executors.base import DeviceError
 from helios_dod.executors.cuda import feeding
-from helios_dod.executors.cuda.driver import Device, call, driver
+from helios_dod.executors.cuda.driver import call, driver
+from helios_dod.executors.cuda.pinned import host_words
 from helios_dod.executors.host.buffers import WEIGHT
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20
 SLOTS = 2  # buffers of a thread that fills them
+LEAST = 2  # chunks that a copy waits for while another is under way
 NOISE_BYTES = 16 << 20  # of random weights that repeat
-THREADS_MAX = 11
-PORTABLE = 0x01  # CU_MEMHOSTALLOC_PORTABLE
+THREADS_MAX = 8
+HOST_PAGE = 4096
+MAPPED = 0x02  # CU_MEMHOSTALLOC_DEVICEMAP
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-UNTIMED_EVENT = 0x2  # CU_EVENT_DISABLE_TIMING
 
 
 class RandomWeights:
@@ -50,61 +52,60 @@ def random_like(manifest: Any, name: str, data: np.ndarray) -> RandomWeights:
         for buffer in exact})
 
 
-def upload(device: Device, data: Any, address: int) -> None:
-    """Copies a uint8 array, or makes RandomWeights, at a device address; it waits for the end."""
+def upload(data: Any, address: int) -> None:
+    """Copies a uint8 array, or makes RandomWeights, at a device address of this thread's context;
+    it waits for the end."""
     if isinstance(data, RandomWeights):
         _spread(data, address)
         return
     chunks = -(-data.nbytes // CHUNK_BYTES)
     threads = max(1, min(THREADS_MAX, len(os.sched_getaffinity(0)) - 1, chunks))
     slots = min(SLOTS * threads, chunks)
-    memory = int(call("cuMemHostAlloc", slots * CHUNK_BYTES, PORTABLE))
-    buffers = memory + CHUNK_BYTES * np.arange(slots, dtype=np.int64)
-    turns, stop = np.zeros(slots * feeding.LINE, np.int64), np.zeros(1, np.int64)
+    memory = int(call("cuMemHostAlloc", slots * CHUNK_BYTES + HOST_PAGE, MAPPED))
+    turns, stop, next_chunk = (np.zeros(n, np.int64) for n in (slots * feeding.LINE, 1, 1))
     file, offset = _file_of(data)
     read = feeding.addresses(ctypes.CDLL(None), "pread64" if file >= 0 else "memcpy")[0]
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            filled = [pool.submit(feeding.fill, read, file, offset, data.nbytes, CHUNK_BYTES, i,
-                                  threads, buffers, turns, stop) for i in range(threads)]
-            try:
-                _send(data.nbytes, address, buffers, turns, stop)
-            finally:
-                stop[0] = 1
-            ends = [one.result() for one in filled]
-    finally:
-        if file >= 0:
-            os.close(file)
+    with ThreadPoolExecutor(threads) as pool:
+        filled = [pool.submit(feeding.fill, read, file, offset, data.nbytes, CHUNK_BYTES, memory,
+                              turns, next_chunk, stop) for _ in range(threads)]
+        try:
+            _send(data.nbytes, address, memory, turns, stop)
+        finally:
+            stop[0] = 1
+        ends = [one.result() for one in filled]
     call("cuMemFreeHost", memory)
     if max(ends) >= 0:
         raise DeviceError(f"weights end after {max(ends)} bytes; {data.nbytes} expected")
 
 
 def _file_of(data: np.ndarray) -> tuple[int, int]:
-    """(descriptor, offset) of the file that an array maps, or (-1, its address)."""
-    mapped = data if isinstance(data, np.memmap) else data.base
-    if not isinstance(mapped, np.memmap) or mapped.filename is None:
+    """(descriptor, offset) of the file that an array maps, where the mapping knows it as
+    cores.mapped.MappedFile does, or (-1, its address)."""
+    base: Any = data
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapped: Any = base.obj if isinstance(base, memoryview) else base
+    descriptor = getattr(mapped, "descriptor", -1)
+    if descriptor < 0:
         return -1, data.ctypes.data
-    ahead = data.ctypes.data - mapped.ctypes.data
-    return os.open(mapped.filename, os.O_RDONLY | os.O_CLOEXEC), mapped.offset + ahead
+    return descriptor, data.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
 
 
-def _send(nbytes: int, address: int, buffers: np.ndarray, turns: np.ndarray, stop: np.ndarray
-          ) -> None:
-    """Hands buffers to the device as they fill."""
+def _send(nbytes: int, address: int, memory: int, turns: np.ndarray, stop: np.ndarray) -> None:
+    """Hands buffers to the device as they fill. The word behind them says what has arrived."""
     stream = call("cuStreamCreate", NON_BLOCKING)
-    events = [call("cuEventCreate", UNTIMED_EVENT) for _ in buffers]
+    word = memory + len(turns) // feeding.LINE * CHUNK_BYTES
+    arrived = host_words(word, 1)
+    arrived[0] = 0
     functions = feeding.addresses(ctypes.CDLL("libcuda.so.1"), *feeding.DRIVER_CALLS)
     failed, answer = feeding.send(
-        np.array(functions, np.int64), address, nbytes, CHUNK_BYTES, buffers,
-        np.array([int(event) for event in events], np.int64), int(stream), turns, stop)
+        np.array(functions, np.int64), address, nbytes, CHUNK_BYTES, memory, arrived,
+        int(call("cuMemHostGetDevicePointer", word, 0)), LEAST, int(stream), turns, stop)
     if failed >= 0:
-        name = ("cuMemcpyHtoDAsync or cuEventRecord", "cuEventQuery")[failed]
+        name = ("cuMemcpyHtoDAsync or cuStreamWriteValue32", "cuStreamQuery")[failed]
         raise DeviceError(f"{name}: {driver.CUresult(answer).name}")
     call("cuStreamSynchronize", stream)
     call("cuStreamDestroy", stream)
-    for event in events:
-        call("cuEventDestroy", event)
 
 
 def _spread(data: RandomWeights, address: int) -> None:
