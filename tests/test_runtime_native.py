@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,13 +11,17 @@ import pytest
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.cores import reader
 from helios_dod.cores.errors import AcceptanceError, CoreError
 from helios_dod.cores.keys import user_key
-from helios_dod.cores.reader import open_core
+from helios_dod.cores.reader import Core, open_core
 from helios_dod.cores.writer import Publisher, write_core
-from helios_dod.runtime.native_model import NativeModel, RankPeers, plan
+from helios_dod.runtime import engine_process, selection
+from helios_dod.runtime.devices import plan_anywhere, plan_for_device
+from helios_dod.runtime.native_model import NativeModel, RankPeers, open_accepted, plan
 from helios_dod.runtime.selection import Options, SelectionError
-from helios_dod.server.bootstrap import Bootstrap
+from helios_dod.runtime.validated import validated
+from helios_dod.server.bootstrap import Bootstrap, load_assets
 from helios_dod.server.launch import Server
 from tests import golden
 from tests.golden import whole
@@ -197,6 +202,75 @@ def test_bootstrap_reads_the_syntax_of_the_prepared_contract(tmp_path):
     assert syntax.tool.key_open == "<k>" and syntax.think.close == "</t>"
     without = replace(contract_, frontend=replace(contract_.frontend, output=None))
     assert Bootstrap.of(core, without).assets.output is None  # not read past it
+
+
+def test_a_core_that_is_open_is_not_read_again(tmp_path):
+    core = make(tmp_path)
+    opened = open_accepted(core)
+    (core / "core.pb").unlink()
+    made = plan(core, OPTIONS, opened)
+    assert made.contract is opened.contract and made.manifest is opened.manifest
+    assert plan_anywhere(core, OPTIONS, opened).selection == made.selection
+    assert plan_for_device(core, OPTIONS, 1, opened=opened)[0].selection == made.selection
+    assert load_assets(core, opened=opened).served_id == "tiny"
+    with pytest.raises(CoreError):
+        open_accepted(core)
+
+
+def test_what_was_valid_is_known_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELIOS_CACHE", str(tmp_path / "cache"))
+    core = make(tmp_path)
+    first = open_accepted(core)
+    (entry,) = (tmp_path / "cache" / "validated").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "decode", None)
+        patch.setattr(reader, "parse", None)
+        patch.setattr(Core, "prepared", None)
+        again = validated(first.core)
+    assert again == (first.manifest, first.contract)
+    entry.write_bytes(entry.read_bytes()[:-1])
+    assert open_accepted(core).contract == first.contract, "an entry that is not whole is none"
+    other = make(tmp_path, lambda manifest, serving: setattr(serving, "snapshots", 3))
+    assert open_accepted(other).contract.snapshots == 3
+    assert len(list(entry.parent.iterdir())) == 2
+    (stored,) = other.glob("resources/execution_manifest*")
+    stored.write_bytes(stored.read_bytes()[:-1] + b"x")
+    with pytest.raises(CoreError, match=r"digest|zstd|frame"):
+        open_accepted(other)
+
+
+def test_grammars_are_made_ready_once_nobody_asks(monkeypatch):
+    worker = SimpleNamespace(calls=0)
+    worker.prepare = lambda: setattr(worker, "calls", worker.calls + 1)
+    engine = SimpleNamespace(desk=SimpleNamespace(worker=worker), idle=lambda: idle[0])
+    now, idle = [0.0], [True]
+    monkeypatch.setattr(engine_process.time, "monotonic", lambda: now[0])
+    quiet = engine_process.Quiet(engine)
+    for moment, is_idle, calls in ((0.9, True, 0), (1.5, False, 0), (2.4, True, 0), (2.6, True, 1),
+                                   (9.9, True, 1)):
+        now[0], idle[0] = moment, is_idle
+        quiet.look()
+        assert worker.calls == calls, moment
+    engine_process.Quiet(SimpleNamespace(desk=None)).look()
+
+
+def test_the_cache_is_as_large_as_the_memory_that_holds_it(tmp_path, monkeypatch):
+    made = plan(make(tmp_path), OPTIONS)
+    page = made.selection.page_bytes
+
+    def pages(**options):
+        return plan(made.core.path, Options(size="SMALL", **options), made).selection.geometry.pages
+
+    monkeypatch.setattr(selection, "available_bytes", lambda: 10 * page)
+    assert pages() == 4, "a share of the host's memory"
+    assert pages(cache_room=9 * page) == 9, "all that the device has left, whatever the host has"
+    assert pages(cache_room=9 * page, offload_bytes=10 * page) == 9
+    with pytest.raises(SelectionError, match=r"offload_bytes.*and \d+ are free"):
+        pages(cache_room=9 * page, offload_bytes=11 * page)
+    with pytest.raises(SelectionError, match=r"offload_bytes.*with the cache that is"):
+        pages(offload_bytes=7 * page)
+    with pytest.raises(SelectionError, match="cache_bytes"):
+        pages(cache_room=9 * page, cache_bytes=10 * page)
 
 
 def test_the_server_starts_through_these_names():

@@ -56,8 +56,9 @@ MAY_IMPORT = {
     "contract": ("limits", "errors", "contract"),
     "cores": ("limits", "errors", "folders", "progress", "contract", "cores", "ignition"),
     "frontend": (*BASE, "edges", "world", "contract", "cores", "grammars", "frontend"),
-    "runtime": (*BASE, "progress", "recording", "tables", "systems", "schedule", "world", "edges",
-                "engine", "executors", "contract", "cores", "grammars", "runtime"),
+    "runtime": (*BASE, "code_cache", "progress", "recording", "tables", "systems", "schedule",
+                "world", "edges", "engine", "executors", "contract", "cores", "grammars",
+                "runtime"),
 }
 MAY_IMPORT_WIRE = ("contract", "cores", "ignition", "simulation")
 

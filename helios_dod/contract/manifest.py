@@ -10,7 +10,6 @@ from helios_dod.contract.devices import check_code, check_devices
 from helios_dod.contract.elements import ELEMENT_BYTES
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.operations import BY_NUMBER, OPERATIONS, VERIFIED, Touch
-from helios_dod.contract.strict import check_known
 from helios_dod.contract.wire import manifest_pb2 as wire
 
 BufferFacts = tuple[int, int, int | None]  # kind, dtype, elements of a row
@@ -58,8 +57,8 @@ ROLE_KINDS = {
 
 
 def check_manifest(manifest: wire.ExecutionManifest) -> None:
-    """Raises ContractError, naming the field, unless the manifest can be bound and run."""
-    check_known(manifest, "manifest")
+    """Raises ContractError, naming the field, unless the manifest can be bound and run.
+    strict.check_known holds for it."""
     require(0 < len(manifest.buffers) <= BUFFERS_MAX, "manifest.buffers",
             f"1 to {BUFFERS_MAX}", len(manifest.buffers))
     names: set[str] = set()

@@ -89,7 +89,8 @@ class Core:
         return (*self.body.executables, *self.body.weights)
 
     @cached_property
-    def _body_bytes(self) -> bytes:
+    def body_bytes(self) -> bytes:
+        """All that is signed, the digests of every resource among it."""
         return self.body.SerializeToString(deterministic=True)
 
     def chunks(self, number: int) -> Chunks:
@@ -124,12 +125,16 @@ class Core:
                 return number
         raise CoreError(self.path, f"no resource of kind {core_pb2.ResourceKind.Name(kind)}")
 
-    def manifest(self) -> manifest_pb2.ExecutionManifest:
-        """The execution manifest; every weight it names lies inside a weight resource."""
+    def manifest(self, known: bool = False) -> manifest_pb2.ExecutionManifest:
+        """The execution manifest; every weight it names lies inside a weight resource.
+        known: that was seen before; its bytes are compared with what was signed all the same."""
         manifest = manifest_pb2.ExecutionManifest()
+        data = self.read(core_pb2.EXECUTION_MANIFEST)
+        if known:
+            manifest.ParseFromString(data)
+            return manifest
         stored = self.chunks(self._number_of(core_pb2.EXECUTION_MANIFEST)).nbytes
-        parse(manifest, self.read(core_pb2.EXECUTION_MANIFEST), self.path, "execution manifest",
-               manifest_limits(stored))
+        parse(manifest, data, self.path, "execution manifest", manifest_limits(stored))
         sizes = {weight.id: weight.nbytes for weight in self.body.weights}
         for i, buffer in enumerate(manifest.buffers):
             if buffer.kind != manifest_pb2.WEIGHT:
@@ -144,10 +149,11 @@ class Core:
                                     f"an end at most {sizes[buffer.resource_id]}", end)
         return manifest
 
-    def prepared(self, manifest: manifest_pb2.ExecutionManifest) -> PreparedContract:
+    def prepared(self, manifest: manifest_pb2.ExecutionManifest, known: bool = False
+                 ) -> PreparedContract:
         """The validated contract; every rank and resource that it or the core names is there.
-        Raises ContractError."""
-        prepared = decode(self.serving, manifest)
+        known: the manifest is as `manifest()` gave it. Raises ContractError."""
+        prepared = decode(self.serving, manifest, known)
         count = max(len(prepared.ranks), 1)
         weights = {weight.id for weight in self.body.weights}
         for i, weight in enumerate(self.body.weights):
@@ -155,10 +161,10 @@ class Core:
                     f"a rank below {count}", weight.rank)
         modules = {part.id for part in self.body.executables}
         for part in prepared.ranks:
-            for name, ids, known in (("weights", part.weights, weights),
+            for name, ids, there in (("weights", part.weights, weights),
                                      ("modules", part.modules, modules)):
                 for id_ in ids:
-                    require(id_ in known, f"manifest.ranks[{part.rank}].{name}",
+                    require(id_ in there, f"manifest.ranks[{part.rank}].{name}",
                             "resources of the core", id_)
         return prepared
 
@@ -271,7 +277,7 @@ class Core:
                  progress: Progress | None) -> Path:
         """The local copy of a remote weight resource, named by what was signed of it."""
         digest = hashlib.sha256(self.public_key + weight.SerializeToString(deterministic=True))
-        digest.update(self._body_bytes if self.cipher else b"")
+        digest.update(self.body_bytes if self.cipher else b"")
         target = cache_home() / "fetched" / digest.hexdigest()
         if not target.exists():
             fetch(self.chunks(number), place, target, end, progress)

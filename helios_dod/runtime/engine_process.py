@@ -2,19 +2,58 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numba import typeof
+
 from helios_dod.compiling import compile_line
+from helios_dod.engine import Engine
 from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.limits import SIZES
 from helios_dod.recording import TICKS, Recorder, crash_text
 from helios_dod.runtime.native_model import NativeModel, Plan, note_weights
 from helios_dod.runtime.options import EngineOptions
 from helios_dod.runtime.selection import Options, selection_options
+from helios_dod.schedule import tick_first, tick_rest
+from helios_dod.world import dtype_of
+
+QUIET_S = 1.0
 
 Planner = Callable[[Path, Options, int], tuple[Plan, Executor]]
+
+
+def load_code(limits_name: str) -> None:
+    """Compiles, or loads from the cache, the tick of a world of that size."""
+    world = typeof(np.empty(1, dtype_of(SIZES[limits_name])))  # never touched: no memory
+    for part in (tick_first, tick_rest):
+        part.compile((world,))
+
+
+class Quiet:
+    """Makes grammars ready once nobody has asked for anything for a while: their tokenizer holds
+    the interpreter's lock for up to a second, which the start and live requests should not wait
+    for. A request that brings a grammar before that makes them ready itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.since = engine, time.monotonic()
+        self.waits = engine.desk is not None
+
+    def look(self) -> None:
+        """Called again and again by the engine's loop."""
+        if not self.waits:
+            return
+        now = time.monotonic()
+        if not self.engine.idle():
+            self.since = now
+        elif now - self.since > QUIET_S:
+            self.waits = False
+            assert self.engine.desk is not None
+            self.engine.desk.worker.prepare()
 
 
 def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
@@ -27,17 +66,18 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     the engine unable to go on. planner: chooses capacities and the executor."""
     note_weights(options.trust_weights)
     began = time.perf_counter()
-    made, executor = planner(
-        core_path, selection_options(options, limits_name), options.threads)
-    phases = {"contract": time.perf_counter() - began}
     with compile_line("compiling for this processor"):
+        code = threading.Thread(target=load_code, args=(limits_name,), name="code")
+        code.start()  # while a device starts
+        made, executor = planner(
+            core_path, selection_options(options, limits_name), options.threads)
+        phases = {"contract": time.perf_counter() - began}
+        code.join()
         model = NativeModel.of(made, executor, memory, trust_weights=options.trust_weights,
                                phases=phases)
         engine = model.engine
         engine.world[0]["settings"]["queue_capacity"] = options.queue_capacity
         engine.warm()  # nothing compiles after `ready`
-    if engine.desk is not None:
-        engine.desk.worker.prepare()
     print(model.report(), file=sys.stderr)
     options.ready()
 
@@ -48,9 +88,11 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
         engine.recorder = Recorder(engine.world, made.selection.limits.name,
                                    options.record_ticks or TICKS)
     failed: list[DeviceError] = []
+    quiet = Quiet(engine)
 
     def stop() -> bool:
         """Ends on request, or once every live request was told of a device error."""
+        quiet.look()
         if engine.failure is not None and engine.idle():
             failed.append(engine.failure)
             return True

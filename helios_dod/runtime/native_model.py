@@ -24,6 +24,7 @@ from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.disk_tier import map_file
 from helios_dod.runtime.selection import Options, Selection, SelectionError, choose
 from helios_dod.runtime.served import require_served
+from helios_dod.runtime.validated import validated
 from helios_dod.tables.pieces import install_pieces
 from helios_dod.world import boot
 
@@ -48,26 +49,38 @@ class RankManifest:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A core and what was chosen for it, before anything large is allocated."""
+class Opened:
+    """An accepted core, read and validated. Processes that are forked from then on share it."""
 
     core: Core
     manifest: object  # ExecutionManifest, which only the executor reads
     contract: PreparedContract
+
+
+@dataclass(frozen=True)
+class Plan(Opened):
+    """A core and what was chosen for it, before anything large is allocated."""
+
     selection: Selection
 
 
-def plan(path: str | Path, options: Options) -> Plan:
-    """Opens and validates a core and chooses capacities. Raises CoreError, ContractError,
-    SelectionError."""
+def open_accepted(path: str | Path, namespace: str | None = None) -> Opened:
+    """Opens and validates a core. namespace: accept this publisher now. Raises CoreError,
+    ContractError."""
     core = open_core(path)
-    authorize(core)
-    manifest = core.manifest()
-    contract = core.prepared(manifest)
+    authorize(core, namespace)
+    return Opened(core, *validated(core))
+
+
+def plan(path: str | Path, options: Options, opened: Opened | None = None) -> Plan:
+    """Chooses capacities of a core that is opened, or opens and validates it first. Raises
+    CoreError, ContractError, SelectionError."""
+    opened = opened or open_accepted(path)
+    contract = opened.contract
     selection = choose(
         contract, contract.cache.page_bytes,
         lambda geometry: staging_layout(contract, geometry)[1], options)
-    return Plan(core, manifest, contract, selection)
+    return Plan(opened.core, opened.manifest, contract, selection)
 
 
 def rank_weights(made: Plan, loaded: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:

@@ -62,6 +62,7 @@ class Options:
     frames: int = 2
     host_pending: bool = False
     caching: bool = True  # prefixes are reused
+    cache_room: int | None = None  # of a device that holds the cache; None: the host's memory does
     size: str | None = None  # name of a Limits
 
     def __post_init__(self) -> None:
@@ -201,11 +202,11 @@ def choose_windowed(
 def choose_pages(page_bytes: int, most: int, options: Options, windowed_bytes: int) -> int:
     """Pages of the cache: what `most` requests could hold, within the memory beside the windowed
     histories."""
-    free = available_bytes() - windowed_bytes
-    budget = options.cache_bytes
-    if budget is None:
-        budget = int((free + windowed_bytes) * DEFAULT_CACHE_SHARE)
-    budget -= windowed_bytes
+    free, share = options.cache_room, 1.0
+    if free is None:
+        free, share = available_bytes(), DEFAULT_CACHE_SHARE
+    budget = int(free * share) if options.cache_bytes is None else options.cache_bytes
+    budget, free = budget - windowed_bytes, free - windowed_bytes
     pages = min(most, budget // max(page_bytes, 1))
     if pages < 1:
         raise SelectionError("cache_bytes", budget + windowed_bytes,
@@ -254,11 +255,13 @@ def choose_tiers(page_bytes: int, device_pages: int, options: Options) -> tuple[
         counts.append(0 if asked is None else asked // max(page_bytes, 1))
         if asked is not None and counts[-1] < 1:
             raise SelectionError(field, asked, f"but one page takes {page_bytes} bytes")
-    free = available_bytes()
-    wanted = (device_pages + counts[0]) * page_bytes
+    free, beside = available_bytes(), ""
+    wanted = counts[0] * page_bytes
+    if options.cache_room is None:
+        wanted, beside = wanted + device_pages * page_bytes, "with the cache "
     if wanted > free:
         raise SelectionError("offload_bytes", options.offload_bytes,
-                             f"but with the cache that is {wanted} bytes, and {free} are free")
+                             f"but {beside}that is {wanted} bytes, and {free} are free")
     return counts[0], counts[1]
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helios_dod.contract.prepared import PreparedContract, PreparedFrontend, PreparedSampling
-from helios_dod.cores.acceptance import authorize
-from helios_dod.cores.reader import Core, open_core
+from helios_dod.cores.reader import Core
 from helios_dod.frontend.assets import Assets, Sampling
 from helios_dod.frontend.boundaries import Boundary, Constraint
 from helios_dod.frontend.images.syntax import (
@@ -21,6 +20,7 @@ from helios_dod.frontend.output.wire import from_contract
 from helios_dod.frontend.syntaxes import compose
 from helios_dod.frontend.text import ByteTable
 from helios_dod.runtime.binding import takes_masks
+from helios_dod.runtime.native_model import Opened, open_accepted
 from helios_dod.terms import OP_SCORED_PREFILL
 
 
@@ -72,9 +72,8 @@ class Bootstrap:
         """Opens and validates a core. The names of syntaxes replace what the core declares.
 
         Raises CoreError, ContractError, UserError, ValueError."""
-        core = open_core(path)
-        authorize(core)
-        return cls.of(core, core.prepared(core.manifest()), tool_syntax, reasoning_syntax)
+        opened = open_accepted(path)
+        return cls.of(opened.core, opened.contract, tool_syntax, reasoning_syntax)
 
     @classmethod
     def of(cls, core: Core, contract: PreparedContract, tool_syntax: str | None = None,
@@ -100,7 +99,9 @@ class Bootstrap:
                              for rule in frontend.prefix_boundaries)))
 
 
-def load_assets(path: Path, tool_syntax: str | None = None,
-                reasoning_syntax: str | None = None) -> Assets:
-    """The assets of Bootstrap.load, which each worker of a server calls."""
-    return Bootstrap.load(path, tool_syntax, reasoning_syntax).assets
+def load_assets(path: Path, tool_syntax: str | None = None, reasoning_syntax: str | None = None,
+                opened: Opened | None = None) -> Assets:
+    """The assets of Bootstrap.load, which each worker of a server calls. opened: the core at that
+    path, if it is there already."""
+    opened = opened or open_accepted(path)
+    return Bootstrap.of(opened.core, opened.contract, tool_syntax, reasoning_syntax).assets

@@ -297,8 +297,8 @@ class Server:
             host, port = held.getsockname()[:2]  # granian takes addresses, not names
             options = replace(options, host=host, port=port)
         launch = prepare(options)
+        gc.freeze()  # children share the pages of what is loaded: no collection writes there
         start_engine(launch)
-        gc.freeze()  # workers share the pages of what is loaded until now
         try:
             run_workers(launch)
         finally:

@@ -19,7 +19,7 @@ class ServeOptions:
     """One server. Raises ValueError naming an option that does not fit."""
 
     core: Path
-    load_assets: Callable[[Path], Assets]  # runs in each worker, after it listens
+    load_assets: Callable[..., Assets]  # of that path; runs in each worker, after it listens
     run_engine: Callable[..., None]  # see runtime.engine_process.run
     engine: EngineOptions
     host: str = "127.0.0.1"

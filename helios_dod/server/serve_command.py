@@ -16,7 +16,7 @@ from helios_dod.server.settings import Sections, api_keys, settle
 if TYPE_CHECKING:
     from helios_dod.frontend.assets import Assets
     from helios_dod.runtime.engine_process import Planner
-    from helios_dod.runtime.native_model import Plan
+    from helios_dod.runtime.native_model import Opened, Plan
     from helios_dod.runtime.selection import Options
     from helios_dod.server.options import ServeOptions
     from helios_dod.simulation.serving import Planner as SimulatedPlanner
@@ -203,8 +203,6 @@ def declare_operation(sections: Sections) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT. Raises UserError."""
-    from helios_dod.cores.acceptance import authorize
-    from helios_dod.cores.reader import open_core
     from helios_dod.server.launch import Server, reserve
 
     args = settle(args, declare, os.environ)
@@ -214,17 +212,29 @@ def run(args: argparse.Namespace) -> int:
         from helios_dod.cores.demo import demo_core
 
         options = replace(options, core=demo_core())
-    authorize(open_core(options.core), args.accept)
-    return Server.start(fitted(options, args.limits, plan_of(args)), held)
+    opened = opened_core(options.core, args.accept)
+    options = replace(options, load_assets=partial(options.load_assets, opened=opened),
+                      run_engine=partial(options.run_engine, opened=opened))
+    return Server.start(fitted(options, args.limits, partial(plan_of(args), opened=opened)), held)
 
 
-def plan_of(args: argparse.Namespace) -> Callable[[Path, "Options"], "Plan"]:
+def opened_core(path: Path, namespace: str | None) -> "Opened":
+    """The core, read once for the engine and every worker. Raises UserError."""
+    from helios_dod.runtime.native_model import open_accepted
+
+    try:
+        return open_accepted(path, namespace)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def plan_of(args: argparse.Namespace) -> Callable[..., "Plan"]:
     """How capacities are chosen, without a device."""
     if args.executor == "simulated":
         return simulated(args).plan
-    from helios_dod.runtime.native_model import plan
+    from helios_dod.runtime.devices import plan_anywhere
 
-    return plan
+    return plan_anywhere
 
 
 def simulated(args: argparse.Namespace) -> "SimulatedPlanner":
@@ -248,12 +258,16 @@ def fitted(options: "ServeOptions", limits_name: str | None,
            plan: Callable[[Path, "Options"], "Plan"]) -> "ServeOptions":
     """Options with every choice made that the core and this machine decide. Raises UserError, so
     that what does not fit is said before anything starts."""
+    from helios_dod.runtime.devices import needs_device
     from helios_dod.runtime.selection import SelectionError, selection_options
 
     try:
-        chosen = plan(options.core, selection_options(options.engine, limits_name)).selection
-        engine = replace(options.engine, context_tokens=chosen.context_tokens,
-                         cache_bytes=chosen.geometry.pages * chosen.page_bytes)
+        made = plan(options.core, selection_options(options.engine, limits_name))
+        chosen = made.selection
+        engine = replace(options.engine, context_tokens=chosen.context_tokens)
+        if not needs_device(made.contract):  # a device says what room it has once it is there
+            cache_bytes = chosen.geometry.pages * chosen.page_bytes
+            engine = replace(engine, cache_bytes=cache_bytes)
         return replace(options, engine=engine, limits_name=chosen.limits.name)
     except SelectionError as error:
         flag = SELECTION_FLAGS.get(error.field, error.field)
@@ -262,19 +276,20 @@ def fitted(options: "ServeOptions", limits_name: str | None,
         raise UserError(str(error)) from None
 
 
-def run_engine(*arguments: Any, planner: "Planner | None" = None) -> None:
+def run_engine(*arguments: Any, opened: "Opened", planner: "Planner | None" = None) -> None:
     """runtime.engine_process.run, imported in the engine's process only."""
     from helios_dod.runtime.devices import plan_for_device
     from helios_dod.runtime.engine_process import run as run_process
 
     run: Callable[..., None] = run_process
     random = arguments[5].random_weights  # of the EngineOptions
-    run(*arguments, planner=planner or partial(plan_for_device, random_weights=random))
+    made: Callable[..., Any] = planner or partial(plan_for_device, random_weights=random)
+    run(*arguments, planner=partial(made, opened=opened))
 
 
-def simulated_assets(core: Path, load: Callable[[Path], "Assets"]) -> "Assets":
+def simulated_assets(core: Path, load: Callable[..., "Assets"], opened: "Opened") -> "Assets":
     """The core's assets under an id that says that nothing is computed."""
-    assets = load(core)
+    assets = load(core, opened=opened)
     return replace(assets, served_id=assets.served_id + SIMULATED, aliases=())
 
 
@@ -324,7 +339,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     from helios_dod.server.options import ServeOptions
     from helios_dod.server.tracing import endpoint_of
 
-    load = partial(load_assets, tool_syntax=args.tool_syntax,
+    load: Callable[..., Assets] = partial(load_assets, tool_syntax=args.tool_syntax,
                    reasoning_syntax=args.reasoning_syntax)
     served_id = args.model_name
     engine: Callable[..., None] = run_engine

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helios_dod.contract.decode import decode
-from helios_dod.cores.acceptance import authorize
-from helios_dod.cores.reader import open_core
 from helios_dod.executors.base import Executor
 from helios_dod.executors.costs import Costs, FixedCost
 from helios_dod.executors.paced import PacedExecutor
 from helios_dod.runtime.binding import staging_layout
-from helios_dod.runtime.native_model import Plan
+from helios_dod.runtime.native_model import Opened, Plan, open_accepted
 from helios_dod.runtime.selection import Options, choose
 from helios_dod.simulation.programs import simulated_core
 
@@ -29,17 +27,17 @@ class Planner:
 
     cost: Costs | FixedCost
 
-    def __call__(self, path: Path, options: Options, threads: int) -> tuple[Plan, Executor]:
+    def __call__(self, path: Path, options: Options, threads: int, opened: Opened | None = None
+                 ) -> tuple[Plan, Executor]:
         """threads: not used, the device is none. Raises CoreError, ContractError, SelectionError.
         """
-        plan = self.plan(path, options)
+        plan = self.plan(path, options, opened)
         return plan, PacedExecutor(plan.contract, self.cost)
 
-    def plan(self, path: Path, options: Options) -> Plan:
+    def plan(self, path: Path, options: Options, opened: Opened | None = None) -> Plan:
         """The same, without a device."""
-        core = open_core(path)
-        authorize(core)
-        own = core.prepared(core.manifest())
+        opened = opened or open_accepted(path)
+        own = opened.contract
         lanes = options.concurrency or CONCURRENCY
         page_tokens = own.cache.page_tokens
         manifest, serving = simulated_core(
@@ -47,4 +45,4 @@ class Planner:
         contract = decode(serving, manifest)
         selection = choose(contract, page_tokens * RECORD_BYTES,
                            lambda geometry: staging_layout(contract, geometry)[1], options)
-        return Plan(core, manifest, contract, selection)
+        return Plan(opened.core, manifest, contract, selection)
