@@ -1,15 +1,17 @@
 """Copies of pages between the device, pinned host memory and a mapped file, on own streams.
 
-One call copies a page of all planes where planes lie at equal distances. A thread a queue waits for
-ends, so that nothing is asked of the driver while ticks run; the disk's thread also moves bytes
-between the file and pinned memory.
+One call copies a page of all planes where planes lie at equal distances. A thread a queue starts
+copies and waits for their ends, so that nothing is asked of the driver while ticks run; the disk's
+thread also moves bytes between the file and pinned memory.
+
+Few copies are under way at once: each step of a program begins with a copy of its staged words,
+which shares an engine with pages that come back and waits for all that is queued there.
 """
 
 import mmap
 import os
 import threading
 import time
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,15 +27,9 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 WAITING_EVENT = 0x1 | 0x2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
 PORTABLE = 0x01  # CU_MEMHOSTALLOC_PORTABLE
 DRAIN_POLL_S = 0.0002
-
-
-@dataclass(frozen=True)
-class Span:
-    """Commands first to end - 1, and the events that they have all ended behind."""
-
-    first: int
-    end: int
-    events: list[Any]
+UNDER_WAY_BYTES = 6 << 20  # of copies between device and memory, so that what comes behind waits
+UNDER_WAY_MAX = 16  # some 0.1 ms
+TOLD = 16  # ends of copies that are told of at once while more are on their way
 
 
 class Planes:
@@ -98,12 +94,12 @@ class Copies:
         self._disk = disk
         self._mapped = None if disk is None else np.frombuffer(disk, np.uint8).reshape(-1, size)
         self._out, self._in, self._fetch = (call("cuStreamCreate", NON_BLOCKING) for _ in range(3))
-        slots = self._table["kind"].shape[1]
-        self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(slots)]
+        count = min(max(UNDER_WAY_BYTES // max(size, 1), 2), UNDER_WAY_MAX)
+        self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(count)]
         self._shapes = [self.planes.shape(out) for out in (False, True)]
         self._ended, self._handed = [0] * COPY_QUEUES, [0] * COPY_QUEUES
         self._failure: BaseException | None = None
-        self._work = [SimpleQueue[Span | None]() for _ in range(COPY_QUEUES)]
+        self._work = [SimpleQueue[tuple[int, int] | None]() for _ in range(COPY_QUEUES)]
         self._threads = [
             threading.Thread(target=self._serve, args=(queue,), name=f"copies-{queue}", daemon=True)
             for queue in range(COPY_QUEUES)]
@@ -118,39 +114,60 @@ class Copies:
             table["target"][queue, k])
 
     def start(self, queue: int, first: int, end: int) -> None:
-        """Starts copies of the memory queue at once, hands those of the disk to its thread."""
-        last = {}  # stream -> the event behind its newest copy
-        for number in range(first, end) if queue != QUEUE_DISK else ():
-            kind, source, target = self._command(queue, number)
-            out = kind == COPY_OFFLOAD
-            page, place = (source, target) if out else (target, source)
-            self.planes.copy(page, self._memory + place * self.planes.page_bytes, out,
-                             self._out if out else self._in, self._shapes[out])
-            last[out] = self._events[number % len(self._events)]
-        for out, event in last.items():
-            call("cuEventRecord", event, self._out if out else self._in)
+        """Hands commands to the queue's thread."""
         self._handed[queue] = end
-        self._work[queue].put(Span(first, end, list(last.values())))
+        self._work[queue].put((first, end))
 
     def _serve(self, queue: int) -> None:
         """A queue's thread: commands end in order, whatever stream they are on."""
         try:
             self.device.enter()
-            while (span := self._work[queue].get()) is not None:
-                for event in span.events:
-                    call("cuEventSynchronize", event)
-                if queue == QUEUE_DISK:
-                    for number in range(span.first, span.end):
-                        self._move(*self._command(queue, number))
-                        self._tell(queue, number + 1)
-                self._tell(queue, span.end)
+            (self._through_disk if queue == QUEUE_DISK else self._between)(queue)
         except BaseException as error:
             self._failure = error
             os.eventfd_write(self._done, 1)
 
-    def _tell(self, queue: int, ended: int) -> None:
-        self._ended[queue] = ended
-        os.eventfd_write(self._done, 1)
+    def _between(self, queue: int) -> None:
+        """Copies between device and pinned memory, a few under way, as long as there are any."""
+        work = self._work[queue]
+        begun = ended = end = 0
+        while True:
+            if begun == end and (ended == begun or not work.empty()):
+                span = work.get()
+                if span is None:
+                    break
+                assert ended == begun or span[0] == end, "commands follow one another"
+                if ended == begun:
+                    begun = ended = span[0]
+                end = span[1]
+            elif begun < end and begun - ended < len(self._events):
+                self._start(queue, begun)
+                begun += 1
+            else:
+                call("cuEventSynchronize", self._events[ended % len(self._events)])
+                ended += 1
+                self._ended[queue] = ended
+                if ended == end or ended % TOLD == 0:
+                    os.eventfd_write(self._done, 1)
+        for number in range(ended, begun):
+            call("cuEventSynchronize", self._events[number % len(self._events)])
+
+    def _start(self, queue: int, number: int) -> None:
+        kind, source, target = self._command(queue, number)
+        out = kind == COPY_OFFLOAD
+        page, place = (source, target) if out else (target, source)
+        stream = self._out if out else self._in
+        self.planes.copy(page, self._memory + place * self.planes.page_bytes, out, stream,
+                         self._shapes[out])
+        call("cuEventRecord", self._events[number % len(self._events)], stream)
+
+    def _through_disk(self, queue: int) -> None:
+        """Copies that the disk takes part in, one after another."""
+        while (span := self._work[queue].get()) is not None:
+            for number in range(*span):
+                self._move(*self._command(queue, number))
+                self._ended[queue] = number + 1
+                os.eventfd_write(self._done, 1)
 
     def _move(self, kind: int, source: int, target: int) -> None:
         """A copy that the disk takes part in, from its start to its end."""

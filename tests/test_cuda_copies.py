@@ -1,0 +1,127 @@
+"""Copies of pages on CUDA's streams, over a driver of the test's own."""
+
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+
+import numpy as np
+import pytest
+
+from helios_dod.limits import SMALL
+from helios_dod.terms import COPY_OFFLOAD, COPY_RESTORE, QUEUE_MEMORY
+from helios_dod.world import boot
+
+copies = pytest.importorskip("helios_dod.executors.cuda.copies", reason="needs cuda-python")
+PLANES, PAGES, ROW, PLACES = 3, 40, 2 << 20, 40  # pages of 6 MiB: two copies at once
+
+
+class Driver:
+    """Streams whose work is done when an event behind it is waited for."""
+
+    def __init__(self) -> None:
+        self.memory, self.queued, self.handles = {}, {}, 0
+        self.lock, self.most, self.failing = threading.Lock(), 0, False
+
+    def __call__(self, name: str, *arguments):
+        with self.lock:
+            return getattr(self, name)(*arguments)
+
+    def make(self, *_) -> int:
+        self.handles += 1
+        return self.handles
+
+    cuStreamCreate = cuEventCreate = make
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> int:
+        held = np.zeros(nbytes, np.uint8)
+        self.memory[held.ctypes.data] = held
+        return held.ctypes.data
+
+    def cuMemcpy2DAsync(self, shape, stream: int) -> None:
+        out = shape.srcMemoryType.name.endswith("DEVICE")
+        ends = (shape.srcDevice, shape.dstHost) if out else (shape.dstDevice, shape.srcHost)
+        device, host = (int(end) for end in ends)
+        rows = [(device + i * PAGES * ROW, host + i * ROW) for i in range(shape.Height)]
+        moves = [((b, a) if out else (a, b)) for a, b in rows]
+        assert shape.WidthInBytes == ROW and shape.Height == PLANES
+        self.queued.setdefault(stream, deque()).append(moves)
+        self.most = max(self.most, sum(isinstance(one, list) for queue in self.queued.values()
+                                       for one in queue))
+
+    def cuEventRecord(self, event: int, stream: int) -> None:
+        self.queued[stream].append(event)
+
+    def cuEventSynchronize(self, event: int) -> None:
+        if self.failing:
+            raise RuntimeError("the device is lost")
+        for queue in self.queued.values():
+            while event in queue:
+                done = queue.popleft()
+                for target, source in done if isinstance(done, list) else ():
+                    ctypes.memmove(target, source, ROW)
+
+    def free(self, *_) -> None:
+        pass
+
+    cuEventDestroy = cuStreamDestroy = cuMemFreeHost = free
+
+
+class Device:
+    def enter(self) -> None:
+        pass
+
+
+@pytest.fixture
+def made(monkeypatch):
+    driver, world = Driver(), boot(SMALL)
+    monkeypatch.setattr(copies, "call", driver)
+    device = np.zeros((PLANES, PAGES, ROW), np.uint8)
+    device[:] = (np.arange(PLANES)[:, None] * PAGES + np.arange(PAGES))[:, :, None]
+    planes = copies.Planes([(device.ctypes.data + i * PAGES * ROW, ROW) for i in range(PLANES)],
+                           1 << 31)
+    done = os.eventfd(0, os.EFD_NONBLOCK)
+    tiers = copies.Copies(Device(), planes, world, done, PLACES, None)
+    yield driver, world[0]["copies"], device, tiers, done
+    os.close(done)
+
+
+def command(table, number: int, kind: int, source: int, target: int) -> None:
+    row = number % table["kind"].shape[1]
+    for name, value in (("kind", kind), ("source", source), ("target", target)):
+        table[name][QUEUE_MEMORY, row] = value
+
+
+def test_pages_leave_and_come_back_few_at_once(made):
+    driver, table, device, tiers, done = made
+    known, number = device.copy(), 7  # a world may go on from another state
+    for page in range(30):
+        command(table, number + page, COPY_OFFLOAD, page, PLACES - 1 - page)
+    for first in range(0, 30, 10):  # handed over while others are under way
+        tiers.start(QUEUE_MEMORY, number + first, number + first + 10)
+    tiers.drain()
+    assert tiers.ended(QUEUE_MEMORY) == number + 30 and os.eventfd_read(done) >= 1
+    device[:] = 255
+    for page in range(30):  # to other pages than they came from
+        command(table, number + 30 + page, COPY_RESTORE, PLACES - 1 - page, (page + 5) % 30)
+    tiers.start(QUEUE_MEMORY, number + 30, number + 60)
+    tiers.drain()
+    for page in range(30):
+        assert np.array_equal(device[:, (page + 5) % 30], known[:, page]), page
+    assert (device[:, 30:] == 255).all()
+    assert driver.most == 2, "copies that were queued at once"
+    tiers.close()
+
+
+def test_a_failure_is_told_to_whoever_asks(made):
+    driver, table, _, tiers, done = made
+    driver.failing = True
+    command(table, 0, COPY_OFFLOAD, 1, 2)
+    tiers.start(QUEUE_MEMORY, 0, 1)
+    with pytest.raises(copies.DeviceError, match="the device is lost"):
+        while True:
+            tiers.ended(QUEUE_MEMORY)
+            time.sleep(0.001)
+    assert os.eventfd_read(done) == 1
+    tiers.close()
