@@ -288,7 +288,7 @@ def timed_uploads(data: np.ndarray) -> None:
 def profile(harness: Harness, program: int) -> None:
     """Microseconds of each kernel of a program, run by itself in one graph of all its nodes."""
     from helios_dod.executors.cuda.driver import call
-    from helios_dod.executors.cuda.graphs import Graph
+    from helios_dod.executors.cuda.graphs import Graph, Resolved
 
     executor, manifest = harness.executor, harness.manifest
     body = manifest.cuda_bodies[manifest.programs[program].cuda_body]
@@ -308,7 +308,8 @@ def profile(harness: Harness, program: int) -> None:
     start, end = call("cuEventCreate", 0), call("cuEventCreate", 0)
     lines = []
     for name, one in groups.items():
-        graph = Graph(executor.device, executor._code, executor.memory, one, harness.frame)
+        resolved = Resolved(executor._code, executor.memory, one)
+        graph = Graph(executor.device, resolved, harness.frame)
         times = []
         for _ in range(6):
             call("cuEventRecord", start, executor._stream)

@@ -1,6 +1,7 @@
 """Explicit graphs: the nodes of a manifest's body with every address resolved, instantiated."""
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from helios_dod.executors.base import DeviceError
 from helios_dod.executors.cuda.driver import Device, call, driver
 from helios_dod.executors.cuda.memory import Memory
+from helios_dod.limits import FRAMES_MAX
 
 SLOT_BYTES = 8  # of an argument in the table that kernels' parameters are read from
 PROGRAMMATIC_PORT = 1  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
@@ -72,20 +74,25 @@ def _layout(function: Any) -> list[int]:
         sizes.append(int(size))
 
 
-def _value(argument: Any, memory: Memory, frame: int) -> int:
-    """An argument's bits."""
+def _values(argument: Any, memory: Memory) -> tuple[int, ...]:
+    """An argument's bits in each frame."""
     kind = argument.WhichOneof("argument")
     if kind == "address":
         pointer = argument.address
-        bound = memory.bound(pointer.buffer)
-        if pointer.offset >= bound.nbytes:
-            raise DeviceError(f"buffer {bound.name!r}: offset {pointer.offset} of {bound.nbytes} "
-                              "bytes")
-        address = bound.address[frame] + pointer.offset
-        if pointer.alignment and address % pointer.alignment:
-            raise DeviceError(f"buffer {bound.name!r}: address {address:#x} is not aligned to "
-                              f"{pointer.alignment} bytes")
-        return address
+        bound, offset, alignment = memory.bound(pointer.buffer), pointer.offset, pointer.alignment
+        if offset >= bound.nbytes:
+            raise DeviceError(f"buffer {bound.name!r}: offset {offset} of {bound.nbytes} bytes")
+        addresses = tuple([address + offset for address in bound.address])
+        for address in addresses if alignment else ():
+            if address % alignment:
+                raise DeviceError(f"buffer {bound.name!r}: address {address:#x} is not aligned to "
+                                  f"{alignment} bytes")
+        return addresses
+    return (_constant(argument, kind, memory),) * FRAMES_MAX
+
+
+def _constant(argument: Any, kind: str, memory: Memory) -> int:
+    """The bits of an argument that is no address."""
     if kind in ("word", "words"):
         return int(getattr(argument, kind))
     if kind == "real":
@@ -97,35 +104,64 @@ def _value(argument: Any, memory: Memory, frame: int) -> int:
     return memory.bound(argument.row_bytes).row_bytes
 
 
-class Graph:
-    """One program on one frame."""
+@dataclass(frozen=True)
+class Part:
+    """A node of a body: a kernel's parameters and its first argument, or buffers to ingest."""
 
-    def __init__(self, device: Device, code: Code, memory: Memory, body: Any, frame: int) -> None:
-        graph = call("cuGraphCreate", 0)
-        values = [_value(argument, memory, frame) for node in body.nodes
-                  for argument in node.kernel.arguments]
-        table = np.array(values or [0], np.uint64)
-        places = table.ctypes.data + SLOT_BYTES * np.arange(len(table), dtype=np.uint64)
-        nodes: list[list[Any]] = []  # of the graph, for each of the body
-        at = 0
+    after: list[int]
+    overlapping: list[int]
+    kernel: Any = None
+    argument: int = 0
+    buffers: tuple[int, ...] = ()
+
+
+class Resolved:
+    """A body with every argument resolved, which its graphs of both frames are made of: walking its
+    messages takes as long as building a graph does."""
+
+    def __init__(self, code: Code, memory: Memory, body: Any) -> None:
+        self.memory = memory
+        self.shared_percent = body.shared_percent if body.HasField("shared_percent") else None
+        self.parts: list[Part] = []
         before: dict[int, tuple[list[int], list[int]]] = {}  # node -> full, overlapping edges
         for edge in body.edges:
             before.setdefault(edge.after, ([], []))[edge.overlap].append(edge.before)
+        values: list[tuple[int, ...]] = []
         for number, node in enumerate(body.nodes):
-            full, overlapping = before.get(number, ([], []))
-            after = [one for i in full for one in nodes[i]]
+            edges = before.get(number, ([], []))
             kind = node.WhichOneof("node")
             if kind == "ingest":
-                nodes.append(_ingest(device, graph, after, memory, node.ingest.buffers, frame))
+                self.parts.append(Part(*edges, buffers=tuple(node.ingest.buffers)))
             elif kind == "kernel":
-                parameters = places.ctypes.data + SLOT_BYTES * at
-                nodes.append([_kernel(graph, after, code, node.kernel, parameters)])
-                if body.HasField("shared_percent"):
-                    _ask_for_shared(nodes[-1][0], body.shared_percent)
-                at += len(node.kernel.arguments)
-                _overlap(graph, [one for i in overlapping for one in nodes[i]], nodes[-1][0])
+                self.parts.append(Part(*edges, _parameters(code, node.kernel), len(values)))
+                values.extend([_values(one, memory) for one in node.kernel.arguments])
             else:
                 raise DeviceError(f"node {number}: {kind} nodes are not supported")
+        self.table = np.array(values or [(0,) * FRAMES_MAX], np.uint64).T.copy()  # frame, argument
+
+
+class Graph:
+    """One program on one frame."""
+
+    def __init__(self, device: Device, resolved: Resolved, frame: int) -> None:
+        graph = call("cuGraphCreate", 0)
+        arguments = resolved.table[frame].ctypes.data
+        # For each argument where it stands, which is what the driver takes.
+        places = arguments + SLOT_BYTES * np.arange(resolved.table.shape[1], dtype=np.uint64)
+        first = places.ctypes.data
+        nodes: list[list[Any]] = []  # of the graph, for each of the body
+        for part in resolved.parts:
+            after = [one for i in part.after for one in nodes[i]]
+            if part.kernel is None:
+                nodes.append(_ingest(device, graph, after, resolved.memory, part.buffers, frame))
+                continue
+            part.kernel.kernelParams = first + SLOT_BYTES * part.argument
+            # The driver copies the arguments now.
+            node = call("cuGraphAddKernelNode", graph, after, len(after), part.kernel)
+            if resolved.shared_percent is not None:
+                _ask_for_shared(node, resolved.shared_percent)
+            _overlap(graph, [one for i in part.overlapping for one in nodes[i]], node)
+            nodes.append([node])
         self.nodes = sum(map(len, nodes))
         self.handle = call("cuGraphInstantiate", graph, 0)
         call("cuGraphDestroy", graph)
@@ -135,15 +171,14 @@ class Graph:
         call("cuGraphExecDestroy", self.handle)
 
 
-def _kernel(graph: Any, after: list[Any], code: Code, kernel: Any, parameters: int) -> Any:
-    """Adds a kernel node; the driver copies the arguments now."""
+def _parameters(code: Code, kernel: Any) -> Any:
+    """What the driver takes of a kernel node, its arguments still open."""
     node = driver.CUDA_KERNEL_NODE_PARAMS()
     node.func = code.function(kernel)
     node.gridDimX, node.gridDimY, node.gridDimZ = kernel.grid
     node.blockDimX, node.blockDimY, node.blockDimZ = kernel.block
     node.sharedMemBytes = kernel.shared_nbytes
-    node.kernelParams = parameters
-    return call("cuGraphAddKernelNode", graph, after, len(after), node)
+    return node
 
 
 def _ask_for_shared(node: Any, percent: int) -> None:
