@@ -1,7 +1,6 @@
 """Damaged and malicious cores: an error that names the place, and nothing of them is used."""
 
 import itertools
-import mmap
 import os
 import random
 import resource
@@ -195,7 +194,7 @@ def cut_when_called(monkeypatch, owner, name, path, calls):
 
 
 @pytest.mark.parametrize("owner, name, calls", [
-    (os, "preadv", 1), (os, "preadv", 3), (os, "pread", 1), (mmap, "mmap", 1)])
+    (os, "preadv", 1), (os, "preadv", 3), (os, "pread", 1), (chunks, "MappedFile", 1)])
 def test_weights_that_are_cut_off_while_they_are_read(core, monkeypatch, owner, name, calls):
     """An error, where a mapping would end the process."""
     opened, path = open_core(core), core / "weights.bin"

@@ -107,6 +107,7 @@ def test_a_mapped_file_is_read_by_its_descriptor_whatever_its_name_is_now(writte
     descriptor, offset = upload._file_of(mapped[4:][:100])
     assert offset == 4 and np.array_equal(
         np.frombuffer(os.pread(descriptor, 100, offset), np.uint8), data[:100])
+    os.close(descriptor)
     own = data[7:]
     assert upload._file_of(own) == (-1, own.ctypes.data)
 

@@ -68,15 +68,15 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
     began = time.perf_counter()
     with compile_line("compiling for this processor"):
         code = threading.Thread(target=load_code, args=(limits_name,), name="code")
-        code.start()  # while a device starts
+        code.start()  # while a device starts and takes weights
         made, executor = planner(
             core_path, selection_options(options, limits_name), options.threads)
         phases = {"contract": time.perf_counter() - began}
-        code.join()
         model = NativeModel.of(made, executor, memory, trust_weights=options.trust_weights,
                                phases=phases)
         engine = model.engine
         engine.world[0]["settings"]["queue_capacity"] = options.queue_capacity
+        code.join()
         engine.warm()  # nothing compiles after `ready`
     print(model.report(), file=sys.stderr)
     options.ready()

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError
-from helios_dod.server.app import App
 from helios_dod.server.control import (
     ENGINE_FAILED,
     ENGINE_READY,
@@ -253,8 +252,10 @@ def run_workers(launch: Launch) -> None:
     from granian.log import LogLevels
     from granian.server.mp import MPServer
 
+    from helios_dod.server.app import App  # not before: an engine that starts needs none of it
     from helios_dod.server.supervisor import Supervisor
 
+    gc.freeze()
     options, parent = launch.options, os.getpid()
     raise_descriptors(options.permits + CONNECTIONS_SPARE)
     multiprocessing.set_start_method("fork", force=True)

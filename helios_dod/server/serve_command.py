@@ -287,6 +287,13 @@ def run_engine(*arguments: Any, opened: "Opened", planner: "Planner | None" = No
     run(*arguments, planner=partial(made, opened=opened))
 
 
+def core_assets(*arguments: Any, **options: Any) -> "Assets":
+    """server.bootstrap.load_assets, imported where workers are, which the engine starts before."""
+    from helios_dod.server.bootstrap import load_assets
+
+    return load_assets(*arguments, **options)
+
+
 def simulated_assets(core: Path, load: Callable[..., "Assets"], opened: "Opened") -> "Assets":
     """The core's assets under an id that says that nothing is computed."""
     assets = load(core, opened=opened)
@@ -335,12 +342,11 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
     from helios_dod.frontend.syntaxes import compose
     from helios_dod.runtime.options import EngineOptions
     from helios_dod.server.access import key_digest
-    from helios_dod.server.bootstrap import load_assets
     from helios_dod.server.options import ServeOptions
     from helios_dod.server.tracing import endpoint_of
 
-    load: Callable[..., Assets] = partial(load_assets, tool_syntax=args.tool_syntax,
-                   reasoning_syntax=args.reasoning_syntax)
+    load: Callable[..., Assets] = partial(core_assets, tool_syntax=args.tool_syntax,
+                                            reasoning_syntax=args.reasoning_syntax)
     served_id = args.model_name
     engine: Callable[..., None] = run_engine
     if args.executor == "simulated":

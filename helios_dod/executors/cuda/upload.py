@@ -65,30 +65,34 @@ def upload(data: Any, address: int) -> None:
     turns, stop, next_chunk = (np.zeros(n, np.int64) for n in (slots * feeding.LINE, 1, 1))
     file, offset = _file_of(data)
     read = feeding.addresses(ctypes.CDLL(None), "pread64" if file >= 0 else "memcpy")[0]
-    with ThreadPoolExecutor(threads) as pool:
-        filled = [pool.submit(feeding.fill, read, file, offset, data.nbytes, CHUNK_BYTES, memory,
-                              turns, next_chunk, stop) for _ in range(threads)]
-        try:
-            _send(data.nbytes, address, memory, turns, stop)
-        finally:
-            stop[0] = 1
-        ends = [one.result() for one in filled]
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            filled = [pool.submit(feeding.fill, read, file, offset, data.nbytes, CHUNK_BYTES,
+                                  memory, turns, next_chunk, stop) for _ in range(threads)]
+            try:
+                _send(data.nbytes, address, memory, turns, stop)
+            finally:
+                stop[0] = 1
+            ends = [one.result() for one in filled]
+    finally:
+        if file >= 0:
+            os.close(file)
     call("cuMemFreeHost", memory)
     if max(ends) >= 0:
         raise DeviceError(f"weights end after {max(ends)} bytes; {data.nbytes} expected")
 
 
 def _file_of(data: np.ndarray) -> tuple[int, int]:
-    """(descriptor, offset) of the file that an array maps, where the mapping knows it as
+    """(new descriptor, offset) of the file that an array maps, where the mapping can open it as
     cores.mapped.MappedFile does, or (-1, its address)."""
     base: Any = data
     while isinstance(base, np.ndarray):
         base = base.base
     mapped: Any = base.obj if isinstance(base, memoryview) else base
-    descriptor = getattr(mapped, "descriptor", -1)
-    if descriptor < 0:
+    reopened = getattr(mapped, "reopened", None)
+    if reopened is None:
         return -1, data.ctypes.data
-    return descriptor, data.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    return reopened(), data.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
 
 
 def _send(nbytes: int, address: int, memory: int, turns: np.ndarray, stop: np.ndarray) -> None:
