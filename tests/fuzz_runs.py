@@ -96,7 +96,7 @@ def honest_cores(folder):
 
     small = {"cache": "f32", "lanes": 4, "packed": (16, 32), "scored": 16}
     made = {
-        "hybrid": prepare_hybrid(3),
+        "hybrid": prepare_hybrid(3, widths=(2,)),
         "drafting": prepare(opened("llama2"), Preparation(**small, widths=(2, 4), draft_layers=1)),
         "plain": prepare(opened("gpt2"), Preparation(**small)),
     }

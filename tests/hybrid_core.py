@@ -9,7 +9,12 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.writer import Publisher, write_core
 from helios_dod.ignition.checkpoints.checkpoint import ModelConfig, Rotary, Tensor
-from helios_dod.ignition.preparation.attention import declare_attention, history_regions
+from helios_dod.ignition.preparation.attention import (
+    Place,
+    Stream,
+    declare_attention,
+    history_regions,
+)
 from helios_dod.ignition.preparation.builder import Body, Builder, Handle, symbol
 from helios_dod.ignition.preparation.contract import declare_shared
 from helios_dod.ignition.preparation.finish import finish
@@ -23,7 +28,7 @@ from tests.ignition_fixtures import opened
 LAYERS, HIDDEN, TAPS = 2, 48, 4  # pairs of a recurrent layer and an attention layer
 HEADS, KEYS, VALUES = 3, 16, 16  # of a recurrence; all heads share one key
 MIXED = 2 * KEYS + HEADS * VALUES  # columns that are convolved: query, key, value
-PACKED, RMS = wire.ROWS_PACKED, wire.RMS
+RMS = wire.RMS
 
 
 class Hybrid:
@@ -60,6 +65,7 @@ class Hybrid:
 
     def declare_layer(self, number: int) -> dict[str, Handle]:
         at, query = f"layers.{number}.", (3 + 2) * 16
+        later = 0.2 if number else 1.0  # what the first pair drafts is often right
         taps = self.rng.standard_normal((TAPS, MIXED)).astype(np.float32) * 0.5
         return {
             "mix": self.matrix(at + "mix", MIXED, HIDDEN),
@@ -67,9 +73,10 @@ class Hybrid:
             "taps": self.taps(at + "taps", taps),
             "rate": self.builder.vector(at + "rate", self.floats(0.05, 0.5)),
             "bias": self.builder.vector(at + "bias", self.floats(-2.0, 0.0)),
-            "leave": self.matrix(at + "leave", HIDDEN, HEADS * VALUES),
+            "leave": self.matrix(
+                at + "leave", HIDDEN, HEADS * VALUES, later * (HEADS * VALUES)**-0.5),
             "query_key_value": self.matrix(at + "query_key_value", query, HIDDEN),
-            "output": self.matrix(at + "output", HIDDEN, 3 * 16)}
+            "output": self.matrix(at + "output", HIDDEN, 3 * 16, later * (3 * 16)**-0.5)}
 
     def floats(self, low: float, high: float) -> np.ndarray:
         return self.rng.uniform(low, high, HEADS).astype(np.float32)
@@ -81,50 +88,70 @@ class Hybrid:
         shape.extend(wire.Extent(multiplier=n) for n in values.shape)
         return flat
 
-    def embed(self, body: Body, ids: wire.Operand) -> None:
-        body.add(wire.Embed(rows=PACKED, index=ids, table=self.embedding.index,
-                            output=self.buffers.hidden.whole))
+    def embed(self, body: Body, ids: wire.Operand, place: Place | None = None) -> None:
+        place = place or self.buffers.packed
+        body.add(wire.Embed(rows=place.rows, index=ids, table=self.embedding.index,
+                            output=place.hidden.whole))
 
     def normalise(self, rows: int, source: wire.Operand, output: wire.Operand) -> wire.Normalise:
         return wire.Normalise(rows=rows, kind=RMS, input=source, output=output,
                               weight=self.ones.index, epsilon=1e-5)
 
     def run_layers(self, body: Body, rows: int) -> Handle:
-        for number, layer in enumerate(self.layers):
-            self.run_recurrence(body, number, layer)
-            hidden, normed = self.buffers.hidden.whole, self.buffers.normed.whole
-            body.add(
-                self.normalise(PACKED, hidden, normed),
-                wire.Product(rows=PACKED, input=normed, weight=layer["query_key_value"].index,
-                             output=self.buffers.query_key_value.whole),
-                wire.Rotary(
-                    operand=self.buffers.query_and_key, frequencies=self.frequencies.index,
-                    position=self.shared.staged["position"].whole, kind=wire.HALVES, head=16),
-                *self.buffers.attend(number, 0))
+        for number in range(LAYERS):
+            self.run_pair(body, number, self.buffers.packed)
             stream = self.buffers.stream(body, number, rows)
-            body.add(wire.Product(
-                rows=stream.rows, input=stream.attended.whole, weight=layer["output"].index,
-                output=stream.hidden.whole, accumulate=True))
+            self.leave_attention(body, number, stream)
         return stream.hidden
 
-    def run_recurrence(self, body: Body, number: int, layer: dict[str, Handle]) -> None:
-        hidden, normed = self.buffers.hidden.whole, self.buffers.normed.whole
-        place = {name: self.shared.staged[name].whole
-                 for name in ("state_row", "query_start", "query_length")}
+    def draft(self, body: Body, ids: wire.Operand, place: Place, count: int) -> None:
+        """Logits behind the first `count` pairs of layers."""
+        self.embed(body, ids, place)
+        for number in range(count):
+            self.run_pair(body, number, place)
+            self.leave_attention(
+                body, number, Stream(place.rows, place.hidden, self.buffers.attended))
+        self.head(body, place.rows, place.hidden)
+
+    def leave_attention(self, body: Body, number: int, stream: Stream) -> None:
+        body.add(wire.Product(
+            rows=stream.rows, input=stream.attended.whole,
+            weight=self.layers[number]["output"].index, output=stream.hidden.whole,
+            accumulate=True))
+
+    def run_pair(self, body: Body, number: int, place: Place) -> None:
+        """A recurrent layer, and an attention layer up to the attended values."""
+        layer, rows = self.layers[number], place.rows
+        hidden, normed = place.hidden.whole, self.buffers.normed.whole
+        self.run_recurrence(body, number, layer, place)
+        body.add(
+            self.normalise(rows, hidden, normed),
+            wire.Product(rows=rows, input=normed, weight=layer["query_key_value"].index,
+                         output=self.buffers.query_key_value.whole),
+            wire.Rotary(
+                operand=self.buffers.query_and_key, frequencies=self.frequencies.index,
+                position=place.position, kind=wire.HALVES, head=16, rows=place.domain),
+            *self.buffers.attend(number, 0, place))
+
+    def run_recurrence(self, body: Body, number: int, layer: dict[str, Handle],
+                       place: Place) -> None:
+        hidden, normed, rows = place.hidden.whole, self.buffers.normed.whole, place.rows
+        spans = {"state_row": place.state_row, "query_start": place.query_start,
+                 "query_length": place.query_length, "rows": place.domain}
         (inputs, _), (state, _) = self.state.rows[2 * number : 2 * number + 2]
         key = self.convolved.part(KEYS, KEYS)
         body.add(
-            self.normalise(PACKED, hidden, normed),
-            wire.Product(rows=PACKED, input=normed, weight=layer["mix"].index,
+            self.normalise(rows, hidden, normed),
+            wire.Product(rows=rows, input=normed, weight=layer["mix"].index,
                          output=self.mixed.whole),
-            wire.Product(rows=PACKED, input=normed, weight=layer["gate"].index,
+            wire.Product(rows=rows, input=normed, weight=layer["gate"].index,
                          output=self.gates.whole),
             wire.CausalConvolution(
                 input=self.mixed.whole, output=self.convolved.whole, taps=layer["taps"].index,
-                state=inputs.whole, **place),
-            wire.Activation(rows=PACKED, kind=wire.SILU, gate=self.convolved.whole,
+                state=inputs.whole, **spans),
+            wire.Activation(rows=rows, kind=wire.SILU, gate=self.convolved.whole,
                             output=self.convolved.whole),
-            wire.Normalise(rows=PACKED, kind=RMS, input=key, output=key, weight=self.unit.index,
+            wire.Normalise(rows=rows, kind=RMS, input=key, output=key, weight=self.unit.index,
                            epsilon=1e-5),
             wire.RecurrentScan(
                 query=self.convolved.part(0, KEYS), key=key,
@@ -133,8 +160,8 @@ class Hybrid:
                 has_strength=True, strength_kind=wire.STRENGTH_SIGMOID, delta=True,
                 rate=layer["rate"].index, bias=layer["bias"].index, state=state.whole,
                 output=self.read.whole, heads=HEADS, key_heads=1, key_columns=KEYS,
-                value_columns=VALUES, scale=1.0, **place),
-            wire.Product(rows=PACKED, input=self.read.whole, weight=layer["leave"].index,
+                value_columns=VALUES, scale=1.0, **spans),
+            wire.Product(rows=rows, input=self.read.whole, weight=layer["leave"].index,
                          output=hidden, accumulate=True))
 
     def head(self, body: Body, rows: int, source: Handle) -> None:
@@ -143,22 +170,25 @@ class Hybrid:
             output=self.buffers.logits.whole))
 
 
-def prepare_hybrid(snapshots: int) -> Prepared:
-    """Programs, contract and weights; text data is a tiny checkpoint's."""
+def prepare_hybrid(snapshots: int, widths: tuple[int, ...] = ()) -> Prepared:
+    """Programs, contract and weights; text data is a tiny checkpoint's. Drafts are drawn by the
+    first pair of layers."""
     checkpoint = opened("qwen2")
-    options = Options(cache="f32", lanes=8, packed=(32, 64), scored=32, snapshots=snapshots)
+    options = Options(cache="f32", lanes=8, packed=(32, 64), scored=32, snapshots=snapshots,
+                      widths=widths, draft_layers=1)
     builder = Builder()
     model = Hybrid(builder, options, checkpoint.config.vocabulary)
     TextPrograms(builder, model.shared, TextModel(
-        model.buffers.logits, model.embed, model.run_layers, model.head), options,
-        model.state).emit()
+        model.buffers.logits, model.embed, model.run_layers, model.head, model.draft,
+        model.buffers.selected, LAYERS), options, model.state).emit()
     checkpoint = replace(checkpoint, name="hybrid", config=model.config, tensors={})
     regions = [*history_regions(model.buffers), *model.state.regions()]
     return finish(builder, checkpoint, options, regions)
 
 
-def write_hybrid(folder: Path, snapshots: int = 6) -> Path:
+def write_hybrid(folder: Path, snapshots: int = 6, widths: tuple[int, ...] = ()) -> Path:
     """The core, signed and accepted."""
-    target = folder / f"hybrid-{snapshots}.core"
-    write_core(prepare_hybrid(snapshots), target, Publisher(user_key(), "tests"), accept=True)
+    target = folder / f"hybrid-{snapshots}-{len(widths)}.core"
+    publisher = Publisher(user_key(), "tests")
+    write_core(prepare_hybrid(snapshots, widths), target, publisher, accept=True)
     return target

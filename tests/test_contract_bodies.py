@@ -21,6 +21,7 @@ def cores():
     drafting = Options(cache="f32", lanes=4, packed=(16, 32), scored=16, widths=(2, 4),
                        draft_layers=1)
     return {"decoder": prepared("llama2"), "hybrid": prepare_hybrid(3),
+            "rounds": prepare_hybrid(3, widths=(2,)),
             "drafting": prepare(opened("llama2"), drafting)}
 
 
@@ -99,6 +100,15 @@ def fill(buffer, slot, value):
             value=value, slot=wire.Operand(buffer=number(manifest, slot)),
             destination=wire.Operand(buffer=number(manifest, buffer))))
     return make
+
+
+def state_rows(count):
+    """Rows of state of a request, as speculative programs declare them."""
+    def change(serving, manifest):
+        for graph in serving.model.graphs:
+            if graph.operation == wire.SPECULATIVE:
+                graph.state_rows_per_request = count
+    return change
 
 
 F32, I32, SCRATCH, STATE = wire.F32, wire.I32, wire.SCRATCH, wire.STATE
@@ -224,6 +234,34 @@ CASES = {
             index=wire.Operand(buffer=number(m, "sample_row")),
             output=wire.Operand(buffer=number(m, "drawn_lanes"), column=3, columns=1)))),
         "draft.drawn", "drawn start in column 3, got number"),
+    "state ahead outside of rounds": (
+        "hybrid", number_of("recurrent_scan", "ahead", True), "recurrent_scan.ahead",
+        "SPECULATIVE programs alone, got prefill_32"),
+    "as many rows of state as tokens": (
+        "rounds", state_rows(2), "", "at least 3 state rows of a request"),
+    "state that goes ahead of too few rows": (
+        "rounds", lambda s, m: (state_rows(2)(s, m), number_of("draft", "has_state_row", False)(
+            s, m)), "causal_convolution.ahead", "at least 3 state rows"),
+    "state rows of drafts that another writes": (
+        "rounds", add(lambda m: wire.HostOperation(select_rows=wire.SelectRows(
+            rows=wire.ROWS_LANES,
+            input=wire.Operand(buffer=number(m, "drawn_lanes"), column=4, columns=1),
+            index=wire.Operand(buffer=number(m, "drawn_lanes"), column=5, columns=1),
+            output=wire.Operand(buffer=number(m, "drawn_state_row")))), at=2),
+        "causal_convolution.state_row", "numbers of rows, got number in drawn_state_row"),
+    "scans of sampled rows": (
+        "rounds", number_of("recurrent_scan", "rows", wire.ROWS_SAMPLED), "recurrent_scan.",
+        "ROWS_SAMPLED"),
+    "state that is committed before tokens are": (
+        "rounds", add(lambda m: wire.HostOperation(
+            commit_state_rows=parts(m, "commit_state_rows")[0])),
+        "commit_state_rows.state_row", "a Verify before it, got none"),
+    "state committed by slot": (
+        "rounds", point("commit_state_rows", "state_row", "slot"),
+        "commit_state_rows.state_row", "state row, got slot"),
+    "state committed in rows of slots": (
+        "rounds", point("commit_state_rows", "state", "histogram"), "commit_state_rows.state",
+        "a row for every state row"),
     "a mask for the first token of a round alone": (
         "drafting", point("verify", "masks", "grammar_mask"), "verify.masks",
         "a mask a token, got"),

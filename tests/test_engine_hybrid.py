@@ -10,6 +10,7 @@ from embedded import Answer, Embedded
 from hybrid_core import prepare_hybrid, write_hybrid
 
 from helios_dod.edges import Submission
+from helios_dod.terms import OP_SPECULATIVE
 
 OUTPUT = 12
 
@@ -116,6 +117,102 @@ def test_offloaded_equals_resident(core, cold, tmp_path, disk_pages):
         assert counter(engine, "snapshot_hits_away") > 4
         restored = "pages_restored_disk" if disk_pages else "pages_restored_memory"
         assert counter(engine, restored) > 4
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory, core) -> Path:
+    """The same model with rounds of one, two and four tokens, drawn by its first pair of layers."""
+    return write_hybrid(tmp_path_factory.mktemp("drafting"), snapshots=20, widths=(2, 4))
+
+
+def drafted(count: int) -> list[Submission]:
+    """Longer answers to the same prompts; of one, log-probabilities too, so that it has no drafts.
+    """
+    return [replace(request, output_limit=40, top_logprobs=3 if i == 3 else -1)
+            for i, request in enumerate(requests(count))]
+
+
+@pytest.fixture(scope="module")
+def plain(core) -> list[Answer]:
+    """What they are answered without rounds."""
+    with Embedded(core, caching=False) as engine:
+        return engine.ask(drafted(8))
+
+
+def insist(engine: Embedded) -> None:
+    """Keeps the cost of the widest rounds unknown, so that they are chosen as long as drafts may be
+    accepted."""
+    programs = engine.engine.world[0]["programs"]
+    widest = programs["lane_limit"] == programs["round_width"]
+    programs["observed_count"][widest & (programs["operation"] == OP_SPECULATIVE)] = -(1 << 30)
+
+
+@pytest.mark.parametrize("options", [
+    pytest.param({}, id="width 4"), pytest.param({"speculative_width": 2}, id="width 2"),
+    pytest.param({"concurrency": 2, "frames": 1}, id="two slots, one frame"),
+    pytest.param({"history_drafting": True}, id="copied"),
+])
+def test_rounds_equal_plain_decode(drafting, plain, options):
+    """Whatever is accepted: the state behind exactly that goes on."""
+    with Embedded(drafting, **options) as engine:
+        insist(engine)
+        assert_same(engine.ask(drafted(8)), plain)
+        assert counter(engine, "rounds_speculative") > 10
+        assert counter(engine, "drafts_offered") > counter(engine, "drafts_accepted") > 10
+
+
+def test_rounds_of_one_token_equal_plain_decode(drafting, plain):
+    with Embedded(drafting, speculative_width=1) as engine:
+        assert_same(engine.ask(drafted(8)), plain)
+        programs = engine.engine.world[0]["programs"]
+        assert programs["launches"][programs["operation"] == OP_SPECULATIVE].sum() > 10
+
+
+def test_rounds_from_snapshots_equal_plain_decode(drafting, plain):
+    """State that rounds committed goes into snapshots where they end, and texts go on from it."""
+    asked = drafted(2)
+    longer = [replace(request, tag=50 + request.tag, prompt=np.concatenate([
+        request.prompt, np.array(answer.tokens, np.int32), np.arange(40, 60, dtype=np.int32)]))
+        for request, answer in zip(asked, plain, strict=False)]
+    with Embedded(drafting, caching=False, speculative_width=1) as engine:
+        expected = engine.ask(longer)
+    with Embedded(drafting) as engine:
+        insist(engine)
+        assert_same(engine.ask(asked), plain[:2])
+        assert_same(engine.ask([replace(r, tag=r.tag + 20) for r in asked]), plain[:2])
+        assert counter(engine, "snapshot_hits") == 2
+        assert_same(engine.ask(longer), expected)
+        assert counter(engine, "snapshot_hits") == 4
+        assert counter(engine, "drafts_accepted") > 10
+
+
+def test_rounds_that_are_preempted_equal_plain_decode(drafting, plain):
+    """A small cache sends requests back in the middle of their rounds."""
+    page_bytes = 2 * 2 * 16 * 16 * 4
+    with Embedded(drafting, cache_bytes=24 * page_bytes, context_tokens=256) as engine:
+        insist(engine)
+        assert_same(engine.ask(drafted(8)), plain)
+        assert counter(engine, "preempted") > 0 and counter(engine, "rounds_speculative") > 10
+
+
+@pytest.mark.parametrize("fault", ["commit", "ahead"])
+def test_state_of_refused_drafts_is_seen(drafting, plain, monkeypatch, fault):
+    """A device that commits no state, or takes refused drafts into the committed one."""
+    from helios_dod.executors.host import plan
+
+    name = {"commit": "_commit_state_rows", "ahead": "_recurrent_scan"}[fault]
+    built = getattr(plan.Planner, name)
+
+    def wrong(self, op):
+        domain, words = built(self, op)
+        words[-1 if fault == "ahead" else 4] = 0  # in place; rows of no bytes
+        return domain, words
+
+    monkeypatch.setattr(plan.Planner, name, wrong)
+    with Embedded(drafting) as engine:
+        insist(engine)
+        answers = engine.ask(drafted(8))
+    assert [answer.tokens for answer in answers] != [answer.tokens for answer in plain]
 
 
 def test_a_skipped_copy_is_seen(core, cold, monkeypatch):

@@ -107,6 +107,15 @@ def machine():
     m.program(wire.CopyStateRows(
         source_row=m.part("source"), destination_row=m.part("row"), source=m.part("inputs"),
         destination=m.part("kept"), rows=2))
+    ahead = [wire.CausalConvolution.FromString(
+        m.manifest.host_bodies[len(CASES)].operations[0].causal_convolution.SerializeToString())]
+    ahead += [wire.RecurrentScan.FromString(
+        m.manifest.host_bodies[i].operations[0].recurrent_scan.SerializeToString())
+        for i in range(len(CASES))]
+    for operation in ahead:
+        operation.ahead = True
+        m.program(operation)
+    m.program(wire.CommitStateRows(state_row=m.part("row"), state=m.part("inputs")))
     m.load()
     yield m
     m.executor.close()
@@ -237,6 +246,43 @@ def test_state_rows_are_copied(machine: Machine) -> None:
     m.run(len(CASES) + 3, lanes=3)
     assert (kept[7] == 5).all() and (kept[8] == 6).all()
     assert (np.delete(kept, (7, 8), axis=0) == -1).all() and (state[:, 0] == np.arange(ROWS)).all()
+
+
+@pytest.mark.parametrize("number", range(len(CASES) + 1))
+def test_state_ahead_is_that_behind_each_row(machine: Machine, number: int) -> None:
+    """The outputs and states of one row after another; the committed row stays as it was."""
+    convolved = number == len(CASES)
+    name = "inputs" if convolved else f"state{number}"
+    width = COLUMNS if convolved else CASES[number].heads * CASES[number].values
+    x = (np.random.default_rng(6).standard_normal((11, COLUMNS)).astype(np.float32) if convolved
+         else rows(CASES[number], 11, 6) * np.float32(0.3))
+    state = machine.view(name)
+    clear(machine, name, 3)
+    outputs = [step(machine, number, {3: x[:5]}, width)[3]]
+    behind = [state[3].copy()]
+    for t in range(5, 11):
+        outputs.append(step(machine, number, {3: x[t : t + 1]}, width)[3])
+        behind.append(state[3].copy())
+    clear(machine, name, 20, 30)
+    step(machine, number, {20: x[:5], 30: x[:5]}, width)
+    ahead = len(CASES) + 4 + (0 if convolved else 1 + number)
+    y = step(machine, ahead, {20: x[5:], 30: x[5:7]}, width)
+    assert y[20].tobytes() == np.concatenate(outputs[1:]).tobytes()
+    assert y[30].tobytes() == np.concatenate(outputs[1:3]).tobytes()
+    assert state[20:27].tobytes() == np.stack(behind).tobytes()
+    assert state[30:33].tobytes() == np.stack(behind[:3]).tobytes()
+    assert np.isnan(state[27]).all() and np.isnan(state[33]).all()
+
+
+def test_state_is_committed_as_far_as_tokens_were_emitted(machine: Machine) -> None:
+    state = machine.view("inputs")
+    state[:] = np.arange(ROWS)[:, None]
+    machine.view("row")[:3] = 4, 10, 16
+    machine.world[0]["completions"]["emitted"][0, :4] = 3, 0, 1, 5
+    machine.run(2 * len(CASES) + 5, lanes=3)
+    expected = np.arange(ROWS)
+    expected[[4, 16]] = 7, 17
+    assert (state == expected[:, None]).all()
 
 
 @pytest.mark.parametrize("changes, words", [

@@ -38,6 +38,11 @@ ROW_END = 2**62  # end of a row whose width is chosen at load
 WRITES = ("write", "update", "report")
 USED = {name: used_by(name) for name in OPERATIONS}
 PLANES = ("cache", "store")
+# What an operation is refused by outside of rounds.
+FIELDS = {"draft": "step", "verify": "rows", "commit_state_rows": "state_row"}
+# Operations that name rows of state behind a request's first one, if a field is set.
+AHEAD = {"recurrent_scan": "ahead", "causal_convolution": "ahead", "draft": "has_state_row",
+         "commit_state_rows": "state_row"}
 # Operations that change what is followed.
 WRITERS = frozenset(name for name, touches in OPERATIONS.items()
                     if any(touch.role in WRITES and touch.values for touch in touches))
@@ -173,6 +178,7 @@ class Body:
         self.passed: set[tuple[Any, ...]] = set()  # operations, but for weights and planes
         self.drafted = 0  # steps
         self.verified = 0  # operations that a Verify still runs
+        self.judged = False  # behind a Verify
 
     def check(self, shaped: set[int]) -> None:
         """shaped: operations whose widths are known to be right."""
@@ -198,17 +204,25 @@ class Body:
         """The rows that an operation runs over."""
         if self.verified and name in VERIFIED:
             return "lanes" if name == "advance" else "packed"
-        rows = 0 if name in ("copy_state_rows", "draft", "verify") else getattr(part, "rows", 0)
+        rows = 0 if name in (*ROUNDS, "copy_state_rows") else getattr(part, "rows", 0)
         return ROW_DOMAINS[rows] if rows else DOMAINS.get(name, "lanes")
 
     def _rounds(self, name: str, part: Any, domain: str) -> Problem:
         """Drafts and their verification are of speculative programs, step after step."""
         drawn = name not in ROUNDS and domain == "drawn"
-        if name in ROUNDS or drawn:
+        ahead = name in AHEAD and getattr(part, AHEAD[name], True)
+        if name in ROUNDS or drawn or ahead:
             for program in self.programs:
                 if program.operation != wire.SPECULATIVE:
-                    return ("rows" if drawn else "step" if name == "draft" else "rows",
-                            "SPECULATIVE programs alone", program.name)
+                    field = "rows" if drawn else FIELDS.get(name, "ahead")
+                    return field, "SPECULATIVE programs alone", program.name
+        if ahead:
+            wanted = 1 + max((program.token_capacity for program in self.programs), default=1)
+            if self.extents.state_rows < wanted:
+                return (AHEAD[name], f"at least {wanted} state rows of a request, one more than "
+                        "tokens of a lane", self.extents.state_rows)
+        if name == "commit_state_rows" and not self.judged:
+            return "state_row", "a Verify before it", "none"
         if drawn and not self.drafted:
             return "rows", "a Draft before ROWS_DRAWN", "none"
         if name == "verify" and part.has_masks:
@@ -373,8 +387,9 @@ class Body:
             for touch, (number, _, _) in one.places:
                 if touch.role in WRITES and touch.values:
                     rows = {"rows": domain, "reports": domain}.get(touch.rows, touch.rows)
-                    if touch.values == "drawn_lanes":
+                    if touch.values in ("drawn_lanes", "drawn_state_row"):
                         rows = "drawn"
                     self.written.setdefault(number, set()).add(rows)
+        self.judged |= one.name == "verify"
         self.drafted += one.name == "draft"
         self.verified = len(VERIFIED) if one.name == "verify" else max(self.verified - 1, 0)

@@ -13,6 +13,8 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 
 WHOLE_LOGITS = (wire.SCORED_PREFILL, wire.SPECULATIVE)  # LOGIT_ROWS holds every packed row
 COVERS = {"sampled": ("lanes",)}  # a domain -> others that it is a part of
+NAMED = {"slot": wire.SLOTS, "state row": wire.STATE_ROWS, "drawn state row": wire.STATE_ROWS,
+         "snapshot row": wire.SNAPSHOT_ROWS}  # axes whose rows values of a kind are numbers of
 Axis = tuple[int, int]  # symbol, multiplier
 
 
@@ -90,8 +92,7 @@ class Extents:
             return False
         if value.kind in ("lane", "sample row", "packed row"):
             return self.holds(axis, "lanes" if value.kind == "lane" else "packed")
-        return {"slot": wire.SLOTS, "state row": wire.STATE_ROWS,
-                "snapshot row": wire.SNAPSHOT_ROWS}.get(value.kind) == symbol
+        return NAMED.get(value.kind) == symbol
 
 
 def covered(domain: str, written: Iterable[str]) -> bool:

@@ -30,7 +30,7 @@ ROLE_ACCESS = {"read": READ, "index": READ, "write": WRITE, "update": READ_WRITE
                "weight": READ, "matrix": READ, "table": READ, "cache": READ, "store": WRITE}
 EVERY_PLANE = ("copy_pages",)  # operations that read and write every CACHE buffer of page group 0
 BY_NUMBER = ("weight", "matrix", "table", "cache", "store")  # the others are operands
-ROUNDS = ("draft", "verify")  # operations of speculative programs alone
+ROUNDS = ("draft", "verify", "commit_state_rows")  # operations of speculative programs alone
 VERIFIED = ("adjust_logits", "sample", "advance")  # what stands behind a Verify
 REPORTS = {  # completion column, a proto CompletionField, of each report
     ("sample", "logprob"): 11, ("sample", "top_tokens"): 12, ("sample", "top_logprobs"): 13,
@@ -182,7 +182,9 @@ _DECLARED = {
         index   candidate_endpoint?has_candidates    lanes  1   i32      any
         update  rows                        packed    3         i32      target_rows
         update  drawn                       lanes     8         i32      drawn_lanes
-        write   count                       one       1         i32      drawn_count""",
+        write   count                       one       1         i32      drawn_count
+        index   state_row?has_state_row     lanes     1         i32      state_row
+        write   drawn_state_row?has_state_row  lanes  1         i32      drawn_state_row""",
     "verify": """
         index   rows                        packed    3         i32      any
         index   query_start                 lanes     1         i32      start
@@ -193,27 +195,30 @@ _DECLARED = {
         index   target                      packed    1         i32      any
         report  output                      packed    1         f32""",
     "recurrent_scan": """
-        read    query                       packed    key_heads*key_columns  f32
-        read    key                         packed    key_heads*key_columns  f32
-        read    value                       packed    heads*value_columns    f32
-        read    gate                        packed    any       f32
+        read    query                       rows      key_heads*key_columns  f32
+        read    key                         rows      key_heads*key_columns  f32
+        read    value                       rows      heads*value_columns    f32
+        read    gate                        rows      any       f32
         weight  rate                        -         =gate     f32
         weight  bias                        -         =gate     f32
-        read    strength?has_strength       packed    heads     f32
+        read    strength?has_strength       rows      heads     f32
         update  state                       @state_row  heads*key_columns*value_columns  f32
-        index   state_row                   lanes     1         i32      rows
-        index   query_start                 lanes     1         i32      start
-        index   query_length                lanes     1         i32      length
-        write   output                      packed    heads*value_columns    f32""",
+        index   state_row                   spans     1         i32      rows
+        index   query_start                 spans     1         i32      start
+        index   query_length                spans     1         i32      length
+        write   output                      rows      heads*value_columns    f32""",
     "causal_convolution": """
-        read    input                       packed    any       f32
-        write   output                      packed    =input    f32
+        read    input                       rows      any       f32
+        write   output                      rows      =input    f32
         weight  taps                        -         any       f32
         weight  bias?has_bias               -         =input    f32
         update  state                       @state_row  any     f32
-        index   state_row                   lanes     1         i32      rows
-        index   query_start                 lanes     1         i32      start
-        index   query_length                lanes     1         i32      length""",
+        index   state_row                   spans     1         i32      rows
+        index   query_start                 spans     1         i32      start
+        index   query_length                spans     1         i32      length""",
+    "commit_state_rows": """
+        index   state_row                   lanes     1         i32      state_row
+        update  state                       @state_row  any     any""",
     "copy_state_rows": """
         index   source_row                  lanes     1         i32      rows?
         index   destination_row             lanes     1         i32      rows?

@@ -164,9 +164,13 @@ def _attention(op: Operation) -> Problem:
             return field, "at least 1", 0
     if part.heads % part.key_heads:
         return "heads", f"a multiple of {part.key_heads} key heads", part.heads
-    if part.rows in (wire.ROWS_LANES, wire.ROWS_SAMPLED):
-        return "rows", "ROWS_PACKED or ROWS_DRAWN", wire.RowDomain.Name(part.rows)
-    return _planes(op, part.key_heads)
+    return _spans(op) or _planes(op, part.key_heads)
+
+
+def _spans(op: Operation) -> Problem:
+    right = op.part.rows not in (wire.ROWS_LANES, wire.ROWS_SAMPLED)
+    return None if right else (
+        "rows", "ROWS_PACKED or ROWS_DRAWN", wire.RowDomain.Name(op.part.rows))
 
 
 def _recurrent_scan(op: Operation) -> Problem:
@@ -181,7 +185,7 @@ def _recurrent_scan(op: Operation) -> Problem:
     if gates not in widths:
         return "gate", " or ".join(map(str, widths)) + " columns", gates
     sigmoid = part.strength_kind == wire.STRENGTH_SIGMOID
-    return None if sigmoid == part.has_strength else (
+    return _spans(op) if sigmoid == part.has_strength else (
         "has_strength", "an operand exactly for STRENGTH_SIGMOID", part.has_strength)
 
 
@@ -190,7 +194,7 @@ def _causal_convolution(op: Operation) -> Problem:
     if len(taps) != 2 or taps[0].multiplier < 2 or taps[1].multiplier != columns:
         return "taps", f"[2 or more, {columns}]", [axis.multiplier for axis in taps]
     kept = (taps[0].multiplier - 1) * taps[1].multiplier
-    return None if op.width("state") == kept else (
+    return _spans(op) if op.width("state") == kept else (
         "state", f"{kept} columns, the inputs before the first tap", op.width("state"))
 
 

@@ -19,6 +19,7 @@ from helios_dod.contract.errors import ContractError
 ZERO_MEANS_NONE = frozenset({
     "helios.Extent.symbol", "helios.Panel.scale", "helios.Panel.minimum",
     "helios.Buffer.completion", "helios.CudaAddress.use", "helios.Rotary.rows",
+    "helios.RecurrentScan.rows", "helios.CausalConvolution.rows",
     "helios.CacheWrite.rows", "helios.Attention.rows", "helios.Sample.rows",
 })
 

@@ -10,6 +10,7 @@ added, so that an index that an operation reads is known to lie in what it index
     position                               of a token in its text
     start, length, consumed                a lane's packed rows and endpoint, as the host staged
     drawn start, drawn length              them; the same in a Draft's own rows
+    drawn state row                        a request's row of state before one of its drafts
     update count, updates, copy count ...  of page tables, by view
     page                                   of page group 0 or 1, the offset
     constant, number                       0, 1 or -1; anything
@@ -58,8 +59,9 @@ ALLOWED = {
     "token?": {"token?", "token"}, "bias_count": {"bias count"},
     "update_count": {"update count"}, "updates": {"updates"}, "copy_count": {"copy count"},
     "copies": {"copies"}, "candidates": {"candidates"}, "page": {"page"},
-    "rows": {"slot", "lane", "packed row", "sample row", "state row", "token", "position",
-             "constant"},
+    "state_row": {"state row"},
+    "rows": {"slot", "lane", "packed row", "sample row", "state row", "drawn state row", "token",
+             "position", "constant"},
     "rows?": {"state row", "snapshot row", "slot", "constant"}}
 MINUS_ONE = Value("constant", -1)
 
@@ -184,8 +186,7 @@ def writers_of(
         return [Writer(body, span, frozenset([constant(part.value)]))]
     if touch.values == "page":
         return [Writer(body, span, frozenset([Value("page", group)]))]
-    kind = "drawn count" if touch.values == "drawn_count" else touch.values
-    return [Writer(body, span, frozenset([Value(kind)]))]
+    return [Writer(body, span, frozenset([Value(touch.values.replace("_", " "))]))]
 
 
 def problem(values: Iterable[Value], wanted: str, group: int) -> Value | None:

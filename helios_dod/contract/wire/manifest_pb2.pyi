@@ -614,7 +614,7 @@ class Score(_message.Message):
     def __init__(self, logits: _Optional[_Union[Operand, _Mapping]] = ..., target: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
 
 class RecurrentScan(_message.Message):
-    __slots__ = ("query", "key", "value", "gate", "rate", "bias", "strength_kind", "strength", "has_strength", "delta", "state", "state_row", "query_start", "query_length", "output", "heads", "key_heads", "key_columns", "value_columns", "scale")
+    __slots__ = ("query", "key", "value", "gate", "rate", "bias", "strength_kind", "strength", "has_strength", "delta", "state", "state_row", "query_start", "query_length", "output", "heads", "key_heads", "key_columns", "value_columns", "scale", "ahead", "rows")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -635,6 +635,8 @@ class RecurrentScan(_message.Message):
     KEY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     VALUE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     query: Operand
     key: Operand
     value: Operand
@@ -655,10 +657,12 @@ class RecurrentScan(_message.Message):
     key_columns: int
     value_columns: int
     scale: float
-    def __init__(self, query: _Optional[_Union[Operand, _Mapping]] = ..., key: _Optional[_Union[Operand, _Mapping]] = ..., value: _Optional[_Union[Operand, _Mapping]] = ..., gate: _Optional[_Union[Operand, _Mapping]] = ..., rate: _Optional[int] = ..., bias: _Optional[int] = ..., strength_kind: _Optional[_Union[StrengthKind, str]] = ..., strength: _Optional[_Union[Operand, _Mapping]] = ..., has_strength: _Optional[bool] = ..., delta: _Optional[bool] = ..., state: _Optional[_Union[Operand, _Mapping]] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., heads: _Optional[int] = ..., key_heads: _Optional[int] = ..., key_columns: _Optional[int] = ..., value_columns: _Optional[int] = ..., scale: _Optional[float] = ...) -> None: ...
+    ahead: bool
+    rows: RowDomain
+    def __init__(self, query: _Optional[_Union[Operand, _Mapping]] = ..., key: _Optional[_Union[Operand, _Mapping]] = ..., value: _Optional[_Union[Operand, _Mapping]] = ..., gate: _Optional[_Union[Operand, _Mapping]] = ..., rate: _Optional[int] = ..., bias: _Optional[int] = ..., strength_kind: _Optional[_Union[StrengthKind, str]] = ..., strength: _Optional[_Union[Operand, _Mapping]] = ..., has_strength: _Optional[bool] = ..., delta: _Optional[bool] = ..., state: _Optional[_Union[Operand, _Mapping]] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., heads: _Optional[int] = ..., key_heads: _Optional[int] = ..., key_columns: _Optional[int] = ..., value_columns: _Optional[int] = ..., scale: _Optional[float] = ..., ahead: _Optional[bool] = ..., rows: _Optional[_Union[RowDomain, str]] = ...) -> None: ...
 
 class CausalConvolution(_message.Message):
-    __slots__ = ("input", "output", "taps", "bias", "has_bias", "state", "state_row", "query_start", "query_length")
+    __slots__ = ("input", "output", "taps", "bias", "has_bias", "state", "state_row", "query_start", "query_length", "ahead", "rows")
     INPUT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     TAPS_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +672,8 @@ class CausalConvolution(_message.Message):
     STATE_ROW_FIELD_NUMBER: _ClassVar[int]
     QUERY_START_FIELD_NUMBER: _ClassVar[int]
     QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     input: Operand
     output: Operand
     taps: int
@@ -677,7 +683,9 @@ class CausalConvolution(_message.Message):
     state_row: Operand
     query_start: Operand
     query_length: Operand
-    def __init__(self, input: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., taps: _Optional[int] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., state: _Optional[_Union[Operand, _Mapping]] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+    ahead: bool
+    rows: RowDomain
+    def __init__(self, input: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., taps: _Optional[int] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., state: _Optional[_Union[Operand, _Mapping]] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., ahead: _Optional[bool] = ..., rows: _Optional[_Union[RowDomain, str]] = ...) -> None: ...
 
 class CopyStateRows(_message.Message):
     __slots__ = ("source_row", "destination_row", "source", "destination", "rows")
@@ -714,7 +722,7 @@ class CopyPartialPage(_message.Message):
     def __init__(self, row: _Optional[_Union[Operand, _Mapping]] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., table: _Optional[_Union[Operand, _Mapping]] = ..., cache: _Optional[int] = ..., storage: _Optional[_Union[Operand, _Mapping]] = ..., restore: _Optional[bool] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("step", "slot", "generation", "consumed", "query_start", "query_length", "position", "pending", "has_candidates", "candidate_tokens", "candidate_count", "candidate_generation", "candidate_endpoint", "rows", "drawn", "count")
+    __slots__ = ("step", "slot", "generation", "consumed", "query_start", "query_length", "position", "pending", "has_candidates", "candidate_tokens", "candidate_count", "candidate_generation", "candidate_endpoint", "rows", "drawn", "count", "has_state_row", "state_row", "drawn_state_row")
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -731,6 +739,9 @@ class Draft(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DRAWN_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    HAS_STATE_ROW_FIELD_NUMBER: _ClassVar[int]
+    STATE_ROW_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_STATE_ROW_FIELD_NUMBER: _ClassVar[int]
     step: int
     slot: Operand
     generation: Operand
@@ -747,7 +758,10 @@ class Draft(_message.Message):
     rows: Operand
     drawn: Operand
     count: Operand
-    def __init__(self, step: _Optional[int] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., generation: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., pending: _Optional[_Union[Operand, _Mapping]] = ..., has_candidates: _Optional[bool] = ..., candidate_tokens: _Optional[_Union[Operand, _Mapping]] = ..., candidate_count: _Optional[_Union[Operand, _Mapping]] = ..., candidate_generation: _Optional[_Union[Operand, _Mapping]] = ..., candidate_endpoint: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[_Union[Operand, _Mapping]] = ..., drawn: _Optional[_Union[Operand, _Mapping]] = ..., count: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+    has_state_row: bool
+    state_row: Operand
+    drawn_state_row: Operand
+    def __init__(self, step: _Optional[int] = ..., slot: _Optional[_Union[Operand, _Mapping]] = ..., generation: _Optional[_Union[Operand, _Mapping]] = ..., consumed: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., position: _Optional[_Union[Operand, _Mapping]] = ..., pending: _Optional[_Union[Operand, _Mapping]] = ..., has_candidates: _Optional[bool] = ..., candidate_tokens: _Optional[_Union[Operand, _Mapping]] = ..., candidate_count: _Optional[_Union[Operand, _Mapping]] = ..., candidate_generation: _Optional[_Union[Operand, _Mapping]] = ..., candidate_endpoint: _Optional[_Union[Operand, _Mapping]] = ..., rows: _Optional[_Union[Operand, _Mapping]] = ..., drawn: _Optional[_Union[Operand, _Mapping]] = ..., count: _Optional[_Union[Operand, _Mapping]] = ..., has_state_row: _Optional[bool] = ..., state_row: _Optional[_Union[Operand, _Mapping]] = ..., drawn_state_row: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
 
 class Verify(_message.Message):
     __slots__ = ("rows", "query_start", "query_length", "masks", "has_masks")
@@ -763,8 +777,16 @@ class Verify(_message.Message):
     has_masks: bool
     def __init__(self, rows: _Optional[_Union[Operand, _Mapping]] = ..., query_start: _Optional[_Union[Operand, _Mapping]] = ..., query_length: _Optional[_Union[Operand, _Mapping]] = ..., masks: _Optional[_Union[Operand, _Mapping]] = ..., has_masks: _Optional[bool] = ...) -> None: ...
 
+class CommitStateRows(_message.Message):
+    __slots__ = ("state_row", "state")
+    STATE_ROW_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state_row: Operand
+    state: Operand
+    def __init__(self, state_row: _Optional[_Union[Operand, _Mapping]] = ..., state: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
 class HostOperation(_message.Message):
-    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page", "draft", "verify")
+    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page", "draft", "verify", "commit_state_rows")
     SCATTER_ROWS_FIELD_NUMBER: _ClassVar[int]
     FILL_ROWS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_PAGE_TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -788,6 +810,7 @@ class HostOperation(_message.Message):
     COPY_PARTIAL_PAGE_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     VERIFY_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_STATE_ROWS_FIELD_NUMBER: _ClassVar[int]
     scatter_rows: ScatterRows
     fill_rows: FillRows
     update_page_table: UpdatePageTable
@@ -811,7 +834,8 @@ class HostOperation(_message.Message):
     copy_partial_page: CopyPartialPage
     draft: Draft
     verify: Verify
-    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ...) -> None: ...
+    commit_state_rows: CommitStateRows
+    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., commit_state_rows: _Optional[_Union[CommitStateRows, _Mapping]] = ...) -> None: ...
 
 class HostBody(_message.Message):
     __slots__ = ("operations",)

@@ -46,19 +46,12 @@ VERIFIED = 3  # operations behind a VERIFY that belong to it
     COPY_PARTIAL_PAGE,
     DRAFT,
     VERIFY,
-) = range(1, 24)
+    COMMIT_STATE_ROWS,
+) = range(1, 25)
 # Operations on rows alone: those of one domain that follow each other make one step.
 ROW_LOCAL = {
-    SCATTER_ROWS,
-    FILL_ROWS,
-    SELECT_TOKENS,
-    EMBED,
-    NORMALISE,
-    ROTARY,
-    CACHE_WRITE,
-    ADJUST_LOGITS,
-    SAMPLE,
-}
+    SCATTER_ROWS, FILL_ROWS, SELECT_TOKENS, EMBED, NORMALISE, ROTARY, CACHE_WRITE,
+    ADJUST_LOGITS, SAMPLE}
 
 
 def float_word(value: float) -> int:
@@ -362,6 +355,7 @@ class Planner:
             *self._operands(op, "rows drawn count"),
             *(int(columns[name].ctypes.data + self.frame * columns[name].strides[0])
               for name in ("aggregate", "agreement")),
+            *(self._operands(op, "state_row drawn_state_row") if op.has_state_row else [0] * 4),
         ]
 
     def _verify(self, op: Any) -> tuple[int, list[int]]:
@@ -389,12 +383,13 @@ class Planner:
         if (op.strength_kind == STRENGTH_SIGMOID) != op.has_strength:
             raise DeviceError("recurrent scan: a strength operand exactly for STRENGTH_SIGMOID")
         self.key_columns = max(self.key_columns, op.key_columns)
-        return LANES, [
+        return DRAWN if op.rows == DRAWN else LANES, [
             *self._operands(op, "query key value gate state state_row query_start query_length "
                                 "output"),
             *(self._operand(op.strength) if op.has_strength else (0, 0)),
             self._address(op.rate), self._address(op.bias), op.strength_kind, int(op.delta),
-            op.heads, op.key_heads, op.key_columns, op.value_columns, float_word(op.scale), gates]
+            op.heads, op.key_heads, op.key_columns, op.value_columns, float_word(op.scale), gates,
+            int(op.ahead)]
 
     def _causal_convolution(self, op: Any) -> tuple[int, list[int]]:
         taps = self.buffer(op.taps)
@@ -403,9 +398,15 @@ class Planner:
                 self._width(op.state) != (taps.shape[0] - 1) * columns):
             raise DeviceError(f"causal convolution: taps {taps.shape}, {columns} columns, "
                               f"{self._width(op.state)} of state")
-        return LANES, [
+        return DRAWN if op.rows == DRAWN else LANES, [
             *self._operands(op, "input output state state_row query_start query_length"),
-            taps.address[0], taps.shape[0], self._address(op.bias) if op.has_bias else 0, columns]
+            taps.address[0], taps.shape[0], self._address(op.bias) if op.has_bias else 0, columns,
+            int(op.ahead)]
+
+    def _commit_state_rows(self, op: Any) -> tuple[int, list[int]]:
+        emitted = self.memory.world[0]["completions"]["emitted"][self.frame]
+        return LANES, [*self._operands(op, "state_row state"), self._row_size(op.state),
+                       int(emitted.ctypes.data)]
 
     def _copy_state_rows(self, op: Any) -> tuple[int, list[int]]:
         nbytes, room = self._row_size(op.source), self._row_size(op.destination)

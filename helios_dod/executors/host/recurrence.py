@@ -1,8 +1,9 @@
 """Recurrent histories: gated linear scans, causal convolutions, and copies of their state rows.
 
 A lane's packed rows are taken in order and its state lies in memory between any two of them, so a
-scan gives the same bits however a text is cut. Items: (lane, head) of a scan, (lane, block of
-columns) of a convolution.
+scan gives the same bits however a text is cut. A round's rows are taken ahead: state behind each of
+them goes to a row of its own, and the one behind the last token that was accepted is committed.
+Items: (lane, head) of a scan, (lane, block of columns) of a convolution.
 """
 
 import numpy as np
@@ -20,9 +21,10 @@ CONVOLUTION_COLUMNS = 512  # columns of one share of a convolution
 # words after kind and domain
 G_QUERY, G_KEY, G_VALUE, G_GATE, G_STATE, G_STATE_ROW, G_START, G_LENGTH, G_OUTPUT = range(2, 20, 2)
 G_STRENGTH, G_RATE, G_BIAS, G_STRENGTH_KIND, G_DELTA = 20, 22, 23, 24, 25
-G_HEADS, G_KEY_HEADS, G_KEYS, G_VALUES, G_SCALE, G_GATES = range(26, 32)
+G_HEADS, G_KEY_HEADS, G_KEYS, G_VALUES, G_SCALE, G_GATES, G_AHEAD = range(26, 33)
 V_INPUT, V_OUTPUT, V_STATE, V_STATE_ROW, V_START, V_LENGTH = range(2, 14, 2)
-V_TAPS, V_TAP_COUNT, V_BIAS, V_COLUMNS = 14, 15, 16, 17
+V_TAPS, V_TAP_COUNT, V_BIAS, V_COLUMNS, V_AHEAD = range(14, 19)
+N_STATE_ROW, N_STATE, N_BYTES, N_EMITTED = 2, 4, 6, 7
 Y_SOURCE_ROW, Y_DESTINATION_ROW, Y_SOURCE, Y_DESTINATION, Y_BYTES, Y_ROWS = 2, 4, 6, 8, 10, 11
 K_ROW, K_SLOT, K_CONSUMED, K_LENGTH, K_TABLE, K_STORAGE = range(2, 14, 2)
 K_CACHE, K_PAGE_BYTES, K_PAGE_TOKENS, K_RESTORE = 14, 15, 16, 17
@@ -98,13 +100,15 @@ def take_in(w, row, head, state, factors, strength):
 @kernel(boundscheck=False)
 def recurrent_scan(w, first, last, scratch):
     """Items (lane, head), lane by lane. scratch: one f32 a key element."""
-    heads = w[G_HEADS]
+    heads, nbytes = w[G_HEADS], w[G_KEYS] * w[G_VALUES] * 4
     for item in range(first, last):
         lane, head = item // heads, item % heads
-        state = row_of(w, G_STATE, m.get_i32(row_of(w, G_STATE_ROW, lane)))
-        state += head * w[G_KEYS] * w[G_VALUES] * 4
+        state = row_of(w, G_STATE, m.get_i32(row_of(w, G_STATE_ROW, lane))) + head * nbytes
         start = m.get_i32(row_of(w, G_START, lane))
         for row in range(start, start + m.get_i32(row_of(w, G_LENGTH, lane))):
+            if w[G_AHEAD] != 0:
+                m.copy_bytes(state + w[G_STATE + 1], state, nbytes)
+                state += w[G_STATE + 1]
             step = steps(w, row, head, scratch)
             take_in(w, row, head, state, scratch, strength_of(w, row, head, step))
 
@@ -124,8 +128,17 @@ def input_at(w, start, state, t):
 
 
 @kernel(boundscheck=False)
+def keep_inputs(w, start, length, state, kept, column, some):
+    """The inputs that the row behind `length` rows will need, into the state `kept`."""
+    taps = w[V_TAP_COUNT]
+    for j in range(taps - 1):  # an input moves to a smaller row only: none is lost
+        x = v.load_head(input_at(w, start, state, length - taps + 1 + j) + 4 * column, some)
+        v.store_head(kept + (j * w[V_COLUMNS] + column) * 4, x, some)
+
+
+@kernel(boundscheck=False)
 def convolve(w, start, length, state, column, some):
-    """Outputs of one vector of columns, then the inputs that the next row will need."""
+    """Outputs of one vector of columns, and the inputs that the next row will need."""
     taps, columns = w[V_TAP_COUNT], w[V_COLUMNS]
     for t in range(length):
         out = v.splat(F0)
@@ -135,9 +148,11 @@ def convolve(w, start, length, state, column, some):
             x = v.load_head(input_at(w, start, state, t - taps + 1 + j) + 4 * column, some)
             out = v.fma(x, v.load_head(w[V_TAPS] + (j * columns + column) * 4, some), out)
         v.store_head(row_of(w, V_OUTPUT, start + t) + 4 * column, out, some)
-    for j in range(taps - 1):  # an input moves to a smaller row only: none is lost
-        x = v.load_head(input_at(w, start, state, length - taps + 1 + j) + 4 * column, some)
-        v.store_head(state + (j * columns + column) * 4, x, some)
+        if w[V_AHEAD] != 0:
+            kept = state + (t + 1) * w[V_STATE + 1]
+            keep_inputs(w, start, t + 1, state, kept, column, some)
+    if w[V_AHEAD] == 0:
+        keep_inputs(w, start, length, state, state, column, some)
 
 
 @kernel(boundscheck=False)
@@ -152,6 +167,16 @@ def causal_convolution(w, first, last):
         high = min(low + CONVOLUTION_COLUMNS, w[V_COLUMNS])
         for column in range(low, high, LANES):
             convolve(w, start, length, state, column, min(LANES, high - column))
+
+
+@kernel(boundscheck=False)
+def commit_state_rows(w, first, last):
+    """The state behind the last token that each lane's completion record says was emitted."""
+    for lane in range(first, last):
+        emitted = m.get_i32(w[N_EMITTED] + 4 * lane)
+        if emitted > 0:
+            state = row_of(w, N_STATE, m.get_i32(row_of(w, N_STATE_ROW, lane)))
+            m.copy_bytes(state, state + emitted * w[N_STATE + 1], w[N_BYTES])
 
 
 @kernel(boundscheck=False)

@@ -32,6 +32,7 @@ from helios_dod.system import kernel
 D_STEP, D_HAS, D_SLOT, D_GENERATION, D_CONSUMED, D_START, D_LENGTH = 2, 3, 4, 6, 8, 10, 12
 D_POSITION, D_PENDING, D_TOKENS, D_COUNT, D_MADE_FOR, D_ENDPOINT = 14, 16, 18, 20, 22, 24
 D_ROWS, D_DRAWN, D_DRAWN_COUNT, D_AGGREGATE, D_AGREEMENT = 26, 28, 30, 32, 33
+D_STATE_ROW, D_DRAWN_STATE_ROW = 34, 36
 V_ROWS, V_START, V_LENGTH, V_MASKS = 2, 4, 6, 8
 # columns of `rows` and of `drawn`, in bytes
 TOKEN, ROW_SLOT, ROW_INDEX = 0, 4, 8
@@ -90,7 +91,7 @@ def draft(w, lanes):
     """One step: takes the drafts of the step before, and says what the next ones follow.
 
     A lane with fewer rows repeats its last draft: the same values go to the same places."""
-    step = w[D_STEP]
+    step, lane = w[D_STEP], np.int64(0)
     if step == 0:
         begin_drafts(w, lanes)
     for i in range(m.get_i32(w[D_DRAWN_COUNT])):
@@ -102,6 +103,11 @@ def draft(w, lanes):
         row = first + min(step, last)
         m.put_i32(entry + TOKEN, m.get_i32(at(w, D_ROWS, row) + TOKEN))
         m.put_i32(entry + PLACE, m.get_i32(at(w, D_POSITION, row)))
+        if w[D_STATE_ROW] != 0:
+            while lane < lanes - 1 and m.get_i32(at(w, D_START, lane)) != first:
+                lane += 1
+            m.put_i32(at(w, D_DRAWN_STATE_ROW, i),
+                      m.get_i32(at(w, D_STATE_ROW, lane)) + min(step, last))
 
 
 @kernel(boundscheck=False)

@@ -105,6 +105,8 @@ def run_rows(w, first, last, scratch):
         recurrence.causal_convolution(w, first, last)
     elif kind == plan.COPY_STATE_ROWS:
         recurrence.copy_state_rows(w, first, last)
+    elif kind == plan.COMMIT_STATE_ROWS:
+        recurrence.commit_state_rows(w, first, last)
     elif kind == plan.COPY_PARTIAL_PAGE:
         recurrence.copy_partial_page(w, first, last)
 

@@ -30,6 +30,7 @@ class Place:
     slot: wire.Operand
     query_start: wire.Operand
     query_length: wire.Operand
+    state_row: wire.Operand | None = None  # of a model with state rows
 
     @property
     def domain(self) -> wire.RowDomain | None:
@@ -105,7 +106,8 @@ class AttentionBuffers:
         """The packed rows of all lanes, as the host places them."""
         staged = self.shared.staged
         return Place(wire.ROWS_PACKED, self.hidden, *(staged[name].whole for name in (
-            "position", "lane", "slot", "query_start", "query_length")))
+            "position", "lane", "slot", "query_start", "query_length", "state_row")
+            if name in staged))
 
     def attend(
         self, layer: int, window: int, stand: Place | None = None,

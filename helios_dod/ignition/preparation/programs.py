@@ -38,10 +38,6 @@ class TextPrograms:
 
     def __init__(self, builder: Builder, shared: Shared, model: TextModel,
                  options: Options, transfer: StateTransfer | None = None) -> None:
-        if transfer is not None and options.widths:
-            raise PreparationError(
-                "option widths: expected none for a model with state rows, whose speculative "
-                f"programs would have to commit accepted state, got {options.widths}")
         self.transfer = transfer
         self.builder, self.shared, self.model, self.options = builder, shared, model, options
         self.tokens = builder.buffer("tokens", wire.SCRATCH, wire.I32, (symbol(wire.PACKED),))
@@ -232,6 +228,11 @@ class Rounds:
         self.rows = self._scratch("target_rows", self.packed, 3)
         self.drawn = self._scratch("drawn_lanes", self.lanes, 8)
         self.count = self._scratch("drawn_count", 1)
+        self.state_rows: dict[str, wire.Operand] = {}
+        if programs.transfer is not None:
+            self.state_rows = {
+                "state_row": programs.staged("state_row"),
+                "drawn_state_row": self._scratch("drawn_state_row", self.lanes).whole}
         self.tokens = self._scratch("target_tokens", self.packed)
         self.builder.manifest.live_drawn = self.count.index
 
@@ -272,7 +273,8 @@ class Rounds:
         for size in sizes:
             self.builder.program(
                 f"speculative_{width}_{size}", wire.SPECULATIVE, body, number, batch=size,
-                packed=size * width, live=self.programs.shared.live, width=width)
+                packed=size * width, live=self.programs.shared.live, width=width,
+                state_rows=1 + width if self.state_rows else 0)
 
     def _copied(self, width: int) -> dict[str, Handle]:
         """What a round is told of copied drafts."""
@@ -300,7 +302,7 @@ class Rounds:
                 **programs.staged_all(
                     "slot generation consumed query_start query_length position"),
                 pending=programs.state("pending"), rows=self.rows.whole, drawn=self.drawn.whole,
-                count=self.count.whole))
+                count=self.count.whole, has_state_row=bool(self.state_rows), **self.state_rows))
             if step + 1 < width:
                 self._draw(body)
         packed = wire.ROWS_PACKED
@@ -317,7 +319,7 @@ class Rounds:
         model.draft(
             body, column["token"],
             Place(drawn, model.drafted, column["position"], column["index"], column["slot"],
-                  column["index"], column["one"]),
+                  column["index"], column["one"], self.state_rows.get("drawn_state_row")),
             programs.options.draft_layers)
         body.add(programs.sample(column["slot"], column["position"], column["index"],
                                  column["draft"], drawn))
@@ -332,7 +334,11 @@ class Rounds:
             programs.adjust(slot),
             programs.sample(slot, programs.staged("position"), self.rows.part(2, 1),
                             self.tokens.whole))
-        return programs.advance(body, self.tokens)
+        programs.advance(body, self.tokens)
+        if programs.transfer is not None:
+            programs.transfer.go_ahead(body)
+            programs.transfer.commit(body)
+        return body
 
 
 def batches(lanes: int) -> list[int]:

@@ -54,6 +54,18 @@ class StateTransfer:
                 source=kept.whole, destination=live.whole, rows=1))
         self._copy_pages(body, "restore_source", restore=True)
 
+    def go_ahead(self, body: Body) -> None:
+        """Operations so far leave committed state as it is: they are those of a round."""
+        for operation in body.operations:
+            if isinstance(operation, wire.RecurrentScan | wire.CausalConvolution):
+                operation.ahead = True
+
+    def commit(self, body: Body) -> None:
+        """The state behind the last token that each lane emitted."""
+        for live, _ in self.rows:
+            body.add(wire.CommitStateRows(
+                state_row=self._staged("state_row"), state=live.whole))
+
     def _copy_pages(self, body: Body, row: str, restore: bool) -> None:
         at = 0
         for plane, nbytes in self.planes:
