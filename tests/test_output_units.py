@@ -26,7 +26,7 @@ from helios_dod.frontend.output.terms import (
     Event,
     Start,
 )
-from helios_dod.frontend.output.values import by_schema, escape_cut, json_or_text
+from helios_dod.frontend.output.values import by_schema, escape_cut, is_object, json_or_text
 from helios_dod.frontend.output.wire import from_contract, selectors, to_contract
 from helios_dod.frontend.syntaxes import without_tools
 
@@ -290,6 +290,22 @@ def test_whole_tag_tokens_are_their_delimiter():
 def test_delimiters_that_begin_each_other_are_refused():
     with pytest.raises(AssertionError):
         Marks({"<a": 1, "<a>": 2})
+
+
+OBJECTS = ['{"a": 1}', "{}", " { } ", '{"\\ud800": "\\udc00x"}', '{"a": %s}' % ("1" * 4300),
+           '{"a": "%s"}' % ("1" * 5000), '{"a": 1e400, "a": [{}]}', '{"a": "\x7f"}']
+NO_OBJECTS = ["", "{", "{}}", "[]", "null", '{"a": NaN}', '{"a": -Infinity}', '{"a": "\n"}',
+              "{'a': 1}", '{"a": 01}', '{"a": 1.}', '{"a": "\\x"}', "\ufeff{}", '{"a": tru}',
+              '{"a" 1}', '{"a": 1,}', "{1: 2}", '{"a": %s}' % ("1" * 4301),
+              '{"a": %s}' % ("[" * 5000 + "]" * 5000)]
+
+
+@pytest.mark.parametrize("text", OBJECTS + NO_OBJECTS, ids=lambda text: text[:20])
+def test_what_finishes_a_call(text):
+    """As the clients' decoder sees it."""
+    assert is_object(text) == (text in OBJECTS)
+    if text in OBJECTS:
+        assert isinstance(json.loads(text), dict)
 
 
 def test_nothing_is_said_twice():
