@@ -1,0 +1,129 @@
+"""Graphs of device bodies, as a driver of the test's own is told of them."""
+
+import ctypes
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+
+from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.executors.base import DeviceError, Geometry
+
+graphs = pytest.importorskip("helios_dod.executors.cuda.graphs", reason="needs cuda-python")
+LANES = 5
+
+
+class Driver:
+    """Notes every node, with the arguments that the driver would copy, and every edge."""
+
+    def __init__(self) -> None:
+        self.nodes, self.edges, self.shares = [], [], []
+
+    def __call__(self, name: str, *arguments):
+        return getattr(self, name)(*arguments)
+
+    def cuGraphCreate(self, flags: int) -> str:
+        return "graph"
+
+    def cuGraphAddKernelNode(self, graph: str, after: list, count: int, node) -> int:
+        pointers = (ctypes.c_uint64 * self.arguments.pop(0)).from_address(int(node.kernelParams))
+        values = [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
+        grid = node.gridDimX, node.gridDimY, node.gridDimZ
+        self.nodes.append((list(after), grid, node.sharedMemBytes, values))
+        return len(self.nodes) - 1
+
+    def cuGraphAddMemcpyNode(self, graph: str, after: list, count: int, copy, context) -> int:
+        self.nodes.append((int(copy.srcHost), int(copy.dstDevice), copy.WidthInBytes))
+        return len(self.nodes) - 1
+
+    def cuGraphAddDependencies(self, graph, before, after, edges, count) -> None:
+        self.edges += list(zip(before, after, strict=True))
+
+    def cuGraphKernelNodeSetAttribute(self, node, kind, value) -> None:
+        self.shares.append((node, value.sharedMemCarveout))
+
+    def cuGraphInstantiate(self, graph: str, flags: int) -> str:
+        return "instance"
+
+    def cuGraphDestroy(self, graph: str) -> None:
+        pass
+
+
+class Memory:
+    words = MappingProxyType({wire.SUBMISSION_COUNT: 0x111, wire.FINISHED_COUNT: 0x222})
+    geometry = Geometry(lanes=LANES, packed=8, slots=2, pages=4, page_tokens=16,
+                        pages_per_request=4, updates=8, logit_rows=5)
+    buffers = (
+        SimpleNamespace(name="state", address=(0x1000, 0x1000), nbytes=512, row_bytes=64),
+        SimpleNamespace(name="staged", address=(0x8000, 0x8000), nbytes=256, row_bytes=4,
+                        source=(0x500000, 0x600000)),
+        SimpleNamespace(name="completion", address=(0x2000, 0x3008), nbytes=256, row_bytes=4))
+
+    def bound(self, index: int):
+        return self.buffers[index]
+
+
+def body_of(alignment: int = 16, offset: int = 32) -> wire.CudaBody:
+    """An ingest, two kernels behind it, and one that begins before the second has ended."""
+    body = wire.CudaBody(shared_percent=31)
+    body.nodes.add().ingest.buffers.append(1)
+    first, second, third = (body.nodes.add().kernel for _ in range(3))
+    for kernel, grid in ((first, (7, 1, 1)), (second, (2, 3, 4)), (third, (1, 1, 1))):
+        kernel.grid.extend(grid)
+        kernel.block.extend((32, 1, 1))
+    first.arguments.add().address.CopyFrom(
+        wire.CudaAddress(buffer=0, offset=offset, alignment=alignment))
+    first.arguments.add().address.CopyFrom(wire.CudaAddress(buffer=2, offset=8))
+    first.arguments.add(word=77)
+    first.arguments.add(real=1.5)
+    second.shared_nbytes = 1024
+    second.arguments.add(words=1 << 40)
+    second.arguments.add().extent.CopyFrom(wire.Extent(symbol=wire.LANES, multiplier=3))
+    second.arguments.add(executor_word=wire.FINISHED_COUNT)
+    second.arguments.add(row_bytes=0)
+    for before, after, overlap in ((0, 1, False), (0, 2, False), (1, 2, False), (2, 3, True)):
+        body.edges.add(before=before, after=after, overlap=overlap)
+    return body
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    made = Driver()
+    monkeypatch.setattr(graphs, "call", made)
+    return made
+
+
+CODE = SimpleNamespace(function=lambda kernel: 0)
+
+
+def test_both_frames_have_their_own_addresses_and_the_same_nodes(driver):
+    resolved = graphs.Resolved(CODE, Memory(), body_of())
+    seen = []
+    for frame in range(2):
+        driver.nodes, driver.edges, driver.shares, driver.arguments = [], [], [], [4, 4, 0]
+        made = graphs.Graph(SimpleNamespace(context=0), resolved, frame)
+        assert made.nodes == 4 and made.handle == "instance"
+        seen.append(driver.nodes)
+        assert driver.edges == [(2, 3)]
+        assert driver.shares == [(1, 31), (2, 31), (3, 31)]
+    for frame, (ingest, first, second, third) in enumerate(seen):
+        assert ingest == ((0x500000, 0x600000)[frame], 0x8000, 256)
+        assert first == ([0], (7, 1, 1), 0, [
+            0x1020, (0x2008, 0x3010)[frame], 77, 0x3FC00000])
+        assert second == ([0, 1], (2, 3, 4), 1024, [1 << 40, 3 * LANES, 0x222, 64])
+        assert third == ([], (1, 1, 1), 0, [])
+
+
+@pytest.mark.parametrize("changed, message", [
+    ({"alignment": 256}, "buffer 'state': address 0x1020 is not aligned to 256"),
+    ({"offset": 512}, "buffer 'state': offset 512 of 512"),
+])
+def test_addresses_that_do_not_fit_are_refused_by_buffer(driver, changed, message):
+    with pytest.raises(DeviceError, match=message):
+        graphs.Resolved(CODE, Memory(), body_of(**changed))
+
+
+def test_nodes_that_are_not_supported_are_refused_by_number():
+    body = body_of()
+    body.nodes.add().fill.nbytes = 4
+    with pytest.raises(DeviceError, match="node 4: fill nodes are not supported"):
+        graphs.Resolved(CODE, Memory(), body)
