@@ -65,16 +65,16 @@ def masks(options: argparse.Namespace) -> int:
 
 def prefix(options: argparse.Namespace) -> int:
     """Prints the cost of matching a cached prompt for each size of the index."""
-    from helios_dod.perf.prefix import Load, run
+    from helios_dod.perf.prefix import PLACED, Load, run
 
-    results = [run(Load(pages, options.prompt, scattered=scattered)) for pages in options.pages
-               for scattered in (False, True)]
+    results = [run(Load(pages, options.prompt, beside=beside)) for pages in options.pages
+               for beside in PLACED]
     if options.json:
         print(json.dumps({"machine": machine(), "results": results}))
         return 0
     for result in results:
         print(f"{result['prompt']} tokens among {result['pages']} pages "
-              f"{'scattered' if result['scattered'] else 'in order'}: repeated "
+              f"{PLACED[result['beside']]}: repeated "
               f"{result['repeated']['median_us']} us, cold {result['cold']['median_us']} us; "
               f"{result['bytes_a_page']} bytes of state a page")
     return 0

@@ -15,15 +15,19 @@ from helios_dod.tables.prefixes import chain
 from helios_dod.tables.tokens import take_blocks
 from helios_dod.world import boot, fill_pages
 
+# By `beside` of a Load.
+PLACED = {0: "in the order of their texts", 32: "in pieces of 512 tokens", 1: "in no order"}
+
 
 @dataclass(frozen=True)
 class Load:
-    """A prompt of `prompt` tokens, all of it cached, among `pages` indexed pages, whose rows lie
-    in the order of their texts or, if scattered, in none: the worst that long use can do."""
+    """A prompt of `prompt` tokens, all of it cached, among `pages` indexed pages. The rows of
+    `beside` pages of a text at a time lie beside each other, 0: of all. Prefill leaves pieces of
+    its chunks' size; 1 is the worst that long use can do."""
 
     pages: int
     prompt: int = 32_768
-    scattered: bool = False
+    beside: int = 0
     repeats: int = 200
 
 
@@ -50,8 +54,10 @@ def prepare(load: Load) -> np.ndarray:
     w["settings"]["page_tokens"] = PAGE_TOKENS_MAX
     fill_pages(world, load.pages)
     rng = np.random.default_rng(3)
-    if load.scattered:
-        rng.shuffle(w["pages"]["rows"][: load.pages])
+    if load.beside:
+        pieces = load.pages // load.beside
+        rows = w["pages"]["rows"][: pieces * load.beside].reshape(pieces, load.beside)
+        rng.shuffle(rows)
     texts = load.pages * PAGE_TOKENS_MAX // load.prompt
     tokens = rng.integers(0, 131_072, (texts, load.prompt), dtype=np.int32)
     publish_text(world, tokens, PAGE_TOKENS_MAX)
@@ -78,6 +84,6 @@ def run(load: Load) -> dict[str, Any]:
     found = int(world[0]["requests"]["match_count"][0])
     assert found == load.prompt // PAGE_TOKENS_MAX, f"{found} pages matched"
     state = sum(world.dtype[name].itemsize for name in ("pages", "prefixes")) / LARGE.pages_max
-    return {"pages": load.pages, "prompt": load.prompt, "scattered": load.scattered,
+    return {"pages": load.pages, "prompt": load.prompt, "beside": load.beside,
             "bytes_a_page": round(state, 1),
             **{name: summary(np.array(values)) for name, values in spent.items()}}

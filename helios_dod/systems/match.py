@@ -1,18 +1,23 @@
 """match: the longest cached prefix of each request that could be admitted now."""
 
+import numpy as np
+
 from helios_dod.limits import ENTRY_PAGE, MATCH_AHEAD, MATCH_RING, NO_ROW, TOKEN_BLOCK
 from helios_dod.system import kernel, prefetch, system
 from helios_dod.tables.pages import on_device, resident, tier_of
-from helios_dod.tables.prefixes import chain, find_from, home_row, next_behind, same_tokens
+from helios_dod.tables.prefixes import chain, find_page, home_row, next_behind, same_tokens
 from helios_dod.tables.requests import scores_left
 from helios_dod.tables.snapshots import find_snapshot
 from helios_dod.tables.spans import features_of, span_at
 from helios_dod.tables.tiers import worthwhile
 
+STREAK = 4  # pages in rows beside each other behind which the next is looked for there
+
 
 @kernel(boundscheck=False, inline="always")
-def hash_ahead(world, row, index, hashed):
-    """Hashes page `index` of a request's text and asks for its line of the index; the hash."""
+def hash_ahead(world, row, index, hashed, beside):
+    """Hashes page `index` of a request's text; the hash. Asks for its line of the index, unless the
+    pages before it lie beside each other: so may this one."""
     prefixes, requests, count = world[0].prefixes, world[0].requests, world[0].settings.page_tokens
     at = index * count
     block = requests.blocks[row, at // TOKEN_BLOCK]
@@ -20,22 +25,53 @@ def hash_ahead(world, row, index, hashed):
     if requests.span_count[row] > 0:
         hashed ^= features_of(world, row, at, at + count)
     prefixes.ahead_hash[index & (MATCH_RING - 1)] = hashed
-    prefetch(prefixes.entry[home_row(world, hashed)], ENTRY_PAGE)
+    if not beside:
+        prefetch(prefixes.entry[home_row(world, hashed)], ENTRY_PAGE)
     return hashed
 
 
 @kernel(boundscheck=False, inline="always")
-def probe_ahead(world, index, parent):
+def is_beside(world, page, index):
+    """Is page `index` in the row behind that of `page`, which it follows? By its hash and its
+    parent, which only immutable pages have."""
+    pages = world[0].pages
+    return (page + 1 < pages.parent.shape[0] and pages.parent[page + 1] == page
+            and pages.hash[page + 1] == world[0].prefixes.ahead_hash[index & (MATCH_RING - 1)])
+
+
+@kernel(boundscheck=False)
+def ask_index(world, first, end):
+    """Asks for the lines of the index of pages that are hashed and not beside the one before."""
+    prefixes = world[0].prefixes
+    for index in range(first, end):
+        hashed = prefixes.ahead_hash[index & (MATCH_RING - 1)]
+        prefetch(prefixes.entry[home_row(world, hashed)], ENTRY_PAGE)
+
+
+@kernel(boundscheck=False, inline="always")
+def probe_ahead(world, index, parent, beside):
     """Finds page `index` by its hash and the page before it, and asks for its tokens and its hash;
-    the page, to be confirmed, or NO_ROW."""
+    the page, to be confirmed, or NO_ROW. `ahead_row` is its row of the index, or ~page of one that
+    lies beside the one before it and was not looked up."""
     prefixes, k = world[0].prefixes, index & (MATCH_RING - 1)
-    at = next_behind(world, parent, home_row(world, prefixes.ahead_hash[k]))
-    prefixes.ahead_row[k] = at
-    page = prefixes.entry[at, ENTRY_PAGE]
+    if beside:
+        page = parent + 1
+        prefixes.ahead_row[k] = ~page
+    else:
+        at = next_behind(world, parent, home_row(world, prefixes.ahead_hash[k]))
+        prefixes.ahead_row[k] = at
+        page = np.int64(prefixes.entry[at, ENTRY_PAGE])
     if page != NO_ROW:
         prefetch(world[0].pages.ids[page], 0)
         prefetch(world[0].pages.hash, page)
     return page
+
+
+@kernel(boundscheck=False, inline="always")
+def probed(world, index):
+    """The page that `probe_ahead` found."""
+    at = np.int64(world[0].prefixes.ahead_row[index & (MATCH_RING - 1)])
+    return np.int64(world[0].prefixes.entry[at, ENTRY_PAGE]) if at >= 0 else ~at
 
 
 @kernel(boundscheck=False, inline="always")
@@ -44,12 +80,11 @@ def confirm(world, row, index, parent):
     prefixes, requests, pages = world[0].prefixes, world[0].requests, world[0].pages
     count, k, ids = world[0].settings.page_tokens, index & (MATCH_RING - 1), world[0].tokens.ids
     block, first = requests.blocks[row, index * count // TOKEN_BLOCK], index * count % TOKEN_BLOCK
-    page = prefixes.entry[prefixes.ahead_row[k], ENTRY_PAGE]
-    hashed = prefixes.ahead_hash[k]
+    page, hashed = probed(world, index), prefixes.ahead_hash[k]
     if page != NO_ROW and (parent == NO_ROW or pages.hash[page] != hashed or not same_tokens(
             pages.ids, page, ids, block, first, count)):
-        page = find_from(world, prefixes.ahead_row[k], hashed, parent, requests.salt[row], ids,
-                         block, first, count)
+        page = np.int64(find_page(
+            world, hashed, parent, requests.salt[row], ids, block, first, count))
     return page
 
 
@@ -60,20 +95,26 @@ def follow(world, row, first, total, parent, hashed):
 
     Hashes do not depend on what is found, so that memory works on many pages at once: a page is
     hashed first, looked up MATCH_AHEAD pages later, confirmed as many later again. Should another
-    page than the expected one be confirmed, what was looked up behind that one is void."""
-    guessed, end, found = parent, total, first
+    page than the expected one be confirmed, what was looked up behind that one is void.
+
+    A text that was computed in long pieces has its pages in rows beside each other. While that is
+    so the index is not touched: a line of memory less for each page, at a random place."""
+    guessed, end, found, streak = np.int64(parent), total, first, 0
     for step in range(first, total + 2 * MATCH_AHEAD):
         if step < end:
-            hashed = hash_ahead(world, row, step, hashed)
-        probed, index = step - MATCH_AHEAD, step - 2 * MATCH_AHEAD
-        if first <= probed < end:
-            guessed = probe_ahead(world, probed, guessed)
+            hashed = hash_ahead(world, row, step, hashed, streak >= STREAK)
+        looked, index = step - MATCH_AHEAD, step - 2 * MATCH_AHEAD
+        if first <= looked < end:
+            if streak >= STREAK and not is_beside(world, guessed, looked):
+                streak = 0
+                ask_index(world, looked, min(step + 1, end))
+            page = probe_ahead(world, looked, guessed, streak >= STREAK)
+            streak, guessed = streak + 1 if page == guessed + 1 else 0, page
             if guessed == NO_ROW:
-                end = probed + 1
+                end = looked + 1
         if index < first:
             continue
-        expected = world[0].prefixes.entry[
-            world[0].prefixes.ahead_row[index & (MATCH_RING - 1)], ENTRY_PAGE]
+        expected = probed(world, index)
         page = confirm(world, row, index, parent)
         if page == NO_ROW:
             return found, parent, NO_ROW
