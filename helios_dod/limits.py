@@ -25,7 +25,7 @@ TOKEN_BLOCK = 256  # tokens of one block of the token arena
 FRAMES_MAX = 2  # programs in flight
 PAGE_TOKENS_MAX = 16  # tokens of one page
 MASK_BITS = 32  # tokens of one word of a grammar mask
-DRAFTED_MAX = 8  # requests that have masks behind their drafts; lanes of a round that takes them
+DRAFTED_MAX = 8  # requests that have room for masks behind drafts at the largest vocabulary
 MATCH_AHEAD = 16  # pages between what `match` asks the memory for, and what it then looks at
 MATCH_RING = 64  # pages that it remembers: a power of two, more than twice so many
 ENTRY_PAGE, ENTRY_PARENT, ENTRY_WORDS = 0, 1, 2  # words of an entry of the content index
@@ -35,7 +35,7 @@ COPY_QUEUES = 2  # copies between device and memory; copies that the disk takes 
 DRAFT_SOURCES = 2  # drawn by the program, copied from the request's own text
 DRAFT_KINDS = 3  # of a cohort's drafts: only drawn, only copied, copied where there is a copy
 COPY_ROWS = 1024  # n-grams of one slot's text that are remembered; a power of two
-CAUSES_MAX = 4  # causes of snapshots
+CAUSES_MAX = 5  # causes of snapshots
 SPANS_MAX = 16  # atomic spans of one prompt
 BOUNDARIES_MAX = 16  # boundary endpoints of one prompt
 LINE = 8  # 64-bit words of a cache line: positions of two sides never share one
@@ -64,7 +64,7 @@ class Limits:
     copies_max: int  # copies of pages in flight of one queue
     frontends_max: int
     mask_words_max: int  # of one grammar mask
-    drafted_max: int  # constrained requests with masks behind their drafts
+    drafted_max: int  # constrained requests with masks behind their drafts, at mask_words_max
     grammar_words_max: int  # of one grammar's text
     ingress_rows_max: int  # submissions in flight of one frontend; a power of two
     ingress_words_max: int  # payload words of one frontend's ingress; a power of two

@@ -80,11 +80,14 @@ CAUSE_PROMPT = 0  # the end of a prompt
 CAUSE_PAGE = 1  # a page boundary inside a prompt
 CAUSE_TURN = 2  # the end of an answer
 CAUSE_BOUNDARY = 3  # a boundary endpoint of the prompt
+CAUSE_ANSWER = 4  # a page boundary inside an answer
 
-# slots.closing: the snapshot of an ended answer
+# slots.closing: the snapshot of an ended answer, or of one that goes on
 CLOSING_NONE = 0
 CLOSING_WAITS = 1  # its program is to be composed
 CLOSING_DONE = 2
+CLOSING_PAUSED = 3  # the answer waits until nothing is in flight and its program is composed
+CLOSING_KEPT = 4  # that program is composed; until the answer goes on
 
 # frames.state
 FRAME_COMPOSED = 1  # lanes chosen, pages reserved

@@ -10,7 +10,7 @@ from embedded import Answer, Embedded
 from hybrid_core import prepare_hybrid, write_hybrid
 
 from helios_dod.edges import Submission
-from helios_dod.terms import OP_SPECULATIVE
+from helios_dod.terms import CAUSE_ANSWER, OP_SPECULATIVE
 
 OUTPUT = 12
 
@@ -84,6 +84,29 @@ def test_restored_equals_recomputed(core, cold):
     ended = sum(len(request.prompt) + OUTPUT - 1 for request in asked)
     again = sum((len(request.prompt) - 1) // 16 * 16 for request in asked)
     assert restored >= again + ended  # the ends of answers, inside pages, are restored whole
+
+
+def test_an_answer_kept_on_its_way_equals_undisturbed(core):
+    """Answers that pause for snapshots of themselves go on with the same bits; one that a stop ends
+    is gone on with from the last of them, although it has none of its end."""
+    made = [replace(request, output_limit=150, eos=()) for request in requests(4)]
+    with Embedded(core, caching=False) as engine:
+        undisturbed = engine.ask(made)
+    stopped = replace(made[0], tag=70, stop_sequences=(tuple(undisturbed[0].tokens[138:140]),))
+    text = np.concatenate([made[0].prompt, np.array(undisturbed[0].tokens[:137], np.int32)])
+    after = replace(made[0], tag=71, prompt=text, output_limit=20)
+    with Embedded(core, caching=False) as engine:
+        expected = engine.ask([after])
+    with Embedded(core) as engine:
+        assert_same(engine.ask(made), undisturbed)
+        assert engine.engine.world[0]["snapshots"]["taken"][CAUSE_ANSWER] >= 4
+    with Embedded(core) as engine:
+        ended = engine.ask([stopped])[0]
+        assert ended.tokens == undisturbed[0].tokens[:len(ended.tokens)]
+        cached = counter(engine, "prompt_tokens_cached")
+        assert_same(engine.ask([after]), expected)
+        restored = counter(engine, "prompt_tokens_cached") - cached
+    assert restored % 64 == 0 and restored > len(made[0].prompt)
 
 
 def test_preempted_equals_undisturbed(core, cold):

@@ -9,6 +9,7 @@ import pytest
 from helios_dod.contract.decode import decode
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.wire.contract_pb2 import CONTINUATION
+from helios_dod.edges import Submission
 from helios_dod.limits import NO_ROW, TEST_MIN
 from helios_dod.runtime.selection import Options, SelectionError, choose
 from helios_dod.runtime.served import require_served
@@ -29,11 +30,21 @@ from helios_dod.tables.snapshots import (
     take_snapshot,
 )
 from helios_dod.tables.tokens import take_blocks
-from helios_dod.tables.values import COST_TOKENS, RETRY, TRIAL, choose_snapshot, wanted
+from helios_dod.tables.values import (
+    ANSWER_PAGES,
+    COST_TOKENS,
+    RETRY,
+    TRIAL,
+    choose_snapshot,
+    wanted,
+)
 from helios_dod.terms import (
+    CAUSE_ANSWER,
     CAUSE_PAGE,
     CAUSE_PROMPT,
     CAUSE_TURN,
+    EGRESS_FINISHED,
+    EGRESS_TOKEN,
     FREE,
     SNAPSHOT_READY,
     SNAPSHOT_WRITING,
@@ -90,6 +101,68 @@ def test_answers_are_the_oracle_s(kinds):
     for name in ("snapshots_published", "snapshots_evicted", "snapshot_hits",
                  "prompt_tokens_cached"):
         assert found[name] > 0, name
+
+
+def ask(simulator, tag, prompt, limit, tokens=10**6):
+    """(tokens, cached prompt tokens) of a request, cancelled once it has so many tokens."""
+    simulator.engine.step()
+    assert simulator.edge.submit(Submission(tag, np.array(prompt, np.int32), limit))
+    answer = []
+    while True:
+        for event in simulator.edge.events().copy():
+            if event["kind"] == EGRESS_TOKEN:
+                answer.append(int(event["token"]))
+            else:
+                assert event["kind"] == EGRESS_FINISHED
+                return answer, int(event["value"])
+        if len(answer) >= tokens:
+            simulator.edge.cancel(tag)
+        simulator.clock.now_ns = simulator.executor.next_end() or simulator.clock.now_ns + 1
+        simulator.engine.step()
+
+
+@pytest.mark.parametrize("kinds", [
+    HYBRID, replace(EVERYTHING, shift=0), Kinds(window=30, snapshots=8)], ids=repr)
+@pytest.mark.parametrize("frames", [1, 2])
+def test_an_answer_goes_on_where_it_was_left(kinds, frames):
+    """Ended by itself, a text goes on at its end; broken off, at the last boundary of its own that
+    a snapshot was taken at, and not at the end of the prompt: with the tokens of a cold one."""
+    load = replace(TURNS, arrival=0)
+    warm, cold = (Simulator(3, walked=False, frames=frames, kinds=replace(kinds, snapshots=count),
+                            workload=load) for count in (8, 0))
+    exact = kinds.continued
+    prompt = list(range(20))
+    whole, cached = ask(warm, 1, prompt, 75)
+    assert cached == 0 and whole == ask(cold, 1, prompt, 75)[0]
+    text = prompt + whole + [7]
+    after, cached = ask(warm, 2, text, 10)
+    assert cached == len(text) - 2 if exact else 64 <= cached < len(text)
+    assert after == ask(cold, 2, text, 10)[0]
+    broken_off, cached = ask(warm, 3, prompt[::-1], 200, tokens=52)
+    text = prompt[::-1] + broken_off[:50] + [9]
+    after, cached = ask(warm, 4, text, 10)
+    assert cached == ANSWER_PAGES * 16 > len(prompt)
+    assert after == ask(cold, 4, text, 10)[0]
+    saved, taken = (warm.world[0]["snapshots"][name][CAUSE_ANSWER] for name in ("saved", "taken"))
+    assert saved >= 64 and taken >= 2, "and its value is measured"
+
+
+def test_an_answer_that_nobody_goes_on_with_is_not_kept():
+    """What snapshots of answers have not saved ends them; they are tried again now and then."""
+    simulator = Simulator(3, walked=False, kinds=HYBRID, workload=replace(TURNS, arrival=0))
+    for tag in range(TRIAL + 2 * RETRY):
+        ask(simulator, tag, [tag % 50, tag // 50, *range(18)], 60)
+    snapshots = simulator.world[0]["snapshots"]
+    assert TRIAL <= snapshots["taken"][CAUSE_ANSWER] <= TRIAL + 2
+
+
+def test_an_answer_has_one_snapshot():
+    simulator = Simulator(3, walked=False, kinds=HYBRID, workload=replace(TURNS, arrival=0))
+    ask(simulator, 1, range(20), 260)
+    snapshots = simulator.world[0]["snapshots"]
+    assert snapshots["taken"][CAUSE_ANSWER] == 4
+    ready = snapshots["state"] == SNAPSHOT_READY
+    assert (snapshots["cause"][ready] == CAUSE_ANSWER).sum() == 1
 
 
 def test_every_rare_branch_is_reached():
@@ -268,7 +341,7 @@ def test_what_snapshots_of_a_cause_have_saved_decides():
     publish_snapshot(world, row, NO_ROW, 5, 0)
     for _ in range(TEST_MIN.snapshots_max - 1):
         add_snapshot(world, NO_ROW, 7)
-    s["taken"][:], s["saved"][:] = 100, (2000, 900, 1000, 0)
+    s["taken"][:], s["saved"][:] = 100, (2000, 900, 1000, 0, 0)
     assert s["free_count"] == 0 and s["oldest"] == row
     assert wanted(world, CAUSE_PROMPT) and not wanted(world, CAUSE_PAGE)
     assert choose_snapshot(world, 0, CAUSE_PROMPT) == row

@@ -70,6 +70,8 @@ def running(world: np.ndarray, slot: int) -> str:
         if sequence == newest and frames["submitted_ns"][frame] == world[0]["clock"]["now_ns"]:
             return f"advances ({operation})"
         in_flight.append(f"{sequence} ({operation})")
+    if slots["closing"][slot] == terms.CLOSING_PAUSED:
+        return "waits for a snapshot of its text so far"
     if (frames["state"] != terms.FREE).sum() >= frames["frame_count"]:
         return "waits for a frame: all are in flight" + (
             f", it is in {' and '.join(in_flight)}" if in_flight else "")

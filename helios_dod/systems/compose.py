@@ -7,6 +7,7 @@ from helios_dod.systems.lanes import (
     add_work,
     generating,
     has_room,
+    pauses,
     ready,
     room_tokens,
     wait_for,
@@ -18,11 +19,14 @@ from helios_dod.tables.requests import scores_left
 from helios_dod.tables.spans import span_at, whole_spans
 from helios_dod.tables.values import choose_snapshot, wanted
 from helios_dod.terms import (
+    CAUSE_ANSWER,
     CAUSE_BOUNDARY,
     CAUSE_PAGE,
     CAUSE_PROMPT,
     CAUSE_TURN,
     CLOSING_DONE,
+    CLOSING_KEPT,
+    CLOSING_PAUSED,
     CLOSING_WAITS,
     FLAG_PENALTIES,
     FRAME_COMPOSED,
@@ -123,7 +127,7 @@ def compose_decodes(world, frame):
     slots = world[0].slots
     for i in range(slots.live_count):
         slot = slots.live[i]
-        if (generating(world, slot) and ready(world, frame, slot)
+        if (generating(world, slot) and not pauses(world, slot) and ready(world, frame, slot)
                 and room_tokens(world, frame, slot) >= 1):
             add_work(world, frame, slot, 1, 1)
     return world[0].frames.lane_count[frame]
@@ -162,12 +166,14 @@ def add_restored(world, frame, slot):
 
 @kernel
 def add_closing(world, frame, slot):
-    """A lane that writes the snapshot of an ended answer, if a row can be had; False where there is
-    no room."""
+    """A lane that writes the snapshot of an answer, ended or paused, if a row can be had; False
+    where there is no room."""
+    slots = world[0].slots
     if not has_room(world, frame, slot):
         return False
-    row = choose_snapshot(world, slot, CAUSE_TURN)
-    world[0].slots.closing[slot] = CLOSING_DONE
+    paused = slots.closing[slot] == CLOSING_PAUSED
+    row = choose_snapshot(world, slot, CAUSE_ANSWER if paused else CAUSE_TURN)
+    slots.closing[slot] = CLOSING_KEPT if paused else CLOSING_DONE
     if row != NO_ROW:
         world[0].lanes.snapshot[frame, world[0].frames.lane_count[frame]] = row
         add_work(world, frame, slot, 0, 0)
@@ -176,13 +182,16 @@ def add_closing(world, frame, slot):
 
 @kernel
 def compose_restores(world, frame):
-    """Slots whose histories begin with a snapshot or copied pages, and answers whose end becomes a
-    snapshot; the program, or NO_ROW."""
+    """Slots whose histories begin with a snapshot or copied pages, and answers that become one; the
+    program, or NO_ROW."""
     frames, slots = world[0].frames, world[0].slots
     program = NO_ROW
     for i in range(slots.live_count):
         slot = slots.live[i]
-        if slots.state[slot] != SLOT_COPIES and slots.closing[slot] != CLOSING_WAITS:
+        paused = (slots.closing[slot] == CLOSING_PAUSED and slots.state[slot] == SLOT_DECODE
+                  and slots.in_flight[slot] == 0)
+        if (slots.state[slot] != SLOT_COPIES and slots.closing[slot] != CLOSING_WAITS
+                and not paused):
             continue
         if program == NO_ROW:
             program = find_restoring(world)

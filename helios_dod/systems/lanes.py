@@ -5,7 +5,12 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel
 from helios_dod.tables.grammars import may_sample
 from helios_dod.tables.pages import pages_of
+from helios_dod.tables.values import ANSWER_PAGES, wanted
 from helios_dod.terms import (
+    CAUSE_ANSWER,
+    CLOSING_KEPT,
+    CLOSING_NONE,
+    CLOSING_PAUSED,
     SLOT_DECODE,
     WAIT_COST,
     WAIT_ENDPOINT,
@@ -35,6 +40,8 @@ def add_lane(world, frame, slot, length, sampled):
         frames.constrained_count[frame] += 1
     frames.packed_count[frame] += length
     slots.waits[slot] = 0
+    if length > 0 and slots.closing[slot] == CLOSING_KEPT:
+        slots.closing[slot] = CLOSING_NONE
 
 
 @kernel
@@ -88,6 +95,25 @@ def generating(world, slot):
     """Has the slot another token to compute? Not if the one that reaches its limit may be in
     flight."""
     return world[0].slots.state[slot] == SLOT_DECODE and remaining(world, slot) > 0
+
+
+@kernel
+def pauses(world, slot):
+    """Does a slot that generates wait for a snapshot of its text so far? What is generated is found
+    again without one only as far as the prompt, should the answer be sent back, or end otherwise
+    than by itself. Rounds pass by a page boundary; where one ends there, nothing of it is open."""
+    slots, settings = world[0].slots, world[0].settings
+    if slots.closing[slot] == CLOSING_PAUSED:
+        return True
+    endpoint = slots.scheduled[slot]
+    if (settings.snapshot_closing == 0 or endpoint % (ANSWER_PAGES * settings.page_tokens) != 0
+            or endpoint <= slots.prefill_end[slot] or slots.closing[slot] != CLOSING_NONE
+            or slots.open[slot] > 0 or slots.unpublished[slot] == 1):
+        return False
+    if not wanted(world, CAUSE_ANSWER):
+        return False
+    slots.closing[slot] = CLOSING_PAUSED
+    return True
 
 
 @kernel

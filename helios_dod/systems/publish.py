@@ -8,6 +8,7 @@ from helios_dod.tables.pages import adopt_page, publish_page, reference_page, re
 from helios_dod.tables.prefixes import chain, find_page
 from helios_dod.tables.snapshots import (
     drop_snapshot,
+    evict_snapshot,
     find_snapshot,
     list_snapshot,
     publish_snapshot,
@@ -15,9 +16,9 @@ from helios_dod.tables.snapshots import (
     unlist_snapshot,
 )
 from helios_dod.tables.spans import features_of
-from helios_dod.tables.values import note_taken
+from helios_dod.tables.values import ANSWER_PAGES, note_taken
 from helios_dod.tables.windows import keep_window
-from helios_dod.terms import FINISH_EOS, FINISH_LIMIT, FLAG_SCORED, FRAME_ACCEPTED
+from helios_dod.terms import CAUSE_ANSWER, FINISH_EOS, FINISH_LIMIT, FLAG_SCORED, FRAME_ACCEPTED
 
 
 @kernel
@@ -77,6 +78,20 @@ def publish_pages(world, slot, complete):
 
 
 @kernel
+def drop_earlier(world, page, request, endpoint):
+    """Frees the snapshot that an answer had before the one behind a page: the newest is enough."""
+    snapshots, tokens = world[0].snapshots, world[0].settings.page_tokens
+    for _ in range(ANSWER_PAGES):
+        page = world[0].pages.parent[page]
+        if page == NO_ROW:
+            return
+    earlier = endpoint - ANSWER_PAGES * tokens
+    row = find_snapshot(world, page, earlier, request, earlier)
+    if (row != NO_ROW and snapshots.cause[row] == CAUSE_ANSWER and snapshots.readers[row] == 0):
+        evict_snapshot(world, row)
+
+
+@kernel
 def keep_snapshot(world, slot, row, endpoint):
     """Publishes a written snapshot, unless its text has one already."""
     slots, snapshots, request = world[0].slots, world[0].snapshots, world[0].slots.request[slot]
@@ -92,6 +107,8 @@ def keep_snapshot(world, slot, row, endpoint):
         publish_snapshot(world, row, page, endpoint, request)
         if world[0].settings.window_tokens > 0:
             keep_window(world, slot, row, endpoint)
+        if snapshots.cause[row] == CAUSE_ANSWER:
+            drop_earlier(world, page, request, endpoint)
         return
     if snapshots.readers[known] == 0:
         unlist_snapshot(world, known)
@@ -126,8 +143,9 @@ def settle_snapshots(world, frame, lane):
     reads="settings.* frames.* lanes.* programs.operation requests.* tokens.ids clock.tick",
     writes="slots.published_count slots.published_page slots.published_hash slots.pages "
            "pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest "
-           "snapshots.* windows.references lanes.restore lanes.snapshot counters.pages_published "
-           "counters.snapshots_published counters.snapshots_dropped",
+           "snapshots.* windows.references windows.free windows.free_count lanes.restore "
+           "lanes.snapshot counters.pages_published counters.snapshots_published "
+           "counters.snapshots_dropped counters.snapshots_evicted",
 )
 def publish(world):
     """Looks at every lane of this tick's accepted frames."""

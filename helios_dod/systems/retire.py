@@ -10,6 +10,7 @@ from helios_dod.tables.values import wanted
 from helios_dod.tables.windows import clear_window, cut_window, first_seen
 from helios_dod.terms import (
     CAUSE_TURN,
+    CLOSING_DONE,
     CLOSING_NONE,
     CLOSING_WAITS,
     FINISH_EOS,
@@ -91,7 +92,7 @@ def closes(world, slot):
     """Shall the end of a slot's answer be kept as a snapshot before the slot is freed? True while
     the program that does it waits to be composed."""
     slots, settings, row = world[0].slots, world[0].settings, world[0].slots.request[slot]
-    if slots.closing[slot] != CLOSING_NONE:
+    if slots.closing[slot] in (CLOSING_WAITS, CLOSING_DONE):
         return slots.closing[slot] == CLOSING_WAITS
     if settings.snapshot_closing == 0 or row == NO_ROW or slots.restore[slot] != NO_ROW:
         return False

@@ -2,7 +2,15 @@
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel
-from helios_dod.systems.lanes import add_work, generating, ready, remaining, room_tokens, wait_for
+from helios_dod.systems.lanes import (
+    add_work,
+    generating,
+    pauses,
+    ready,
+    remaining,
+    room_tokens,
+    wait_for,
+)
 from helios_dod.tables.candidates import find_candidates
 from helios_dod.tables.drafts import add_to_cohort, choose_round, clear_cohort, is_round
 from helios_dod.tables.grammars import may_sample
@@ -12,7 +20,7 @@ from helios_dod.terms import FRAME_FINISHED, FRAME_SUBMITTED, WAIT_COST, WAIT_EN
 @kernel
 def drafting(world, slot):
     """Can the slot be in a round? A constrained one with its masks READY and nothing in flight."""
-    return generating(world, slot) and may_sample(world, slot)
+    return generating(world, slot) and may_sample(world, slot) and not pauses(world, slot)
 
 
 @kernel

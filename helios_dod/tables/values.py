@@ -7,6 +7,7 @@ from helios_dod.tables.snapshots import evict_snapshot, take_snapshot
 TRIAL = 32  # snapshots of a cause before it is judged
 COST_TOKENS = 4  # tokens that a snapshot must save on average: what taking one costs
 RETRY = 16  # refusals of a cause before it is tried again, since what requests do changes
+ANSWER_PAGES = 4  # an answer's own page boundaries that one snapshot may be taken at
 MEMORY = 1024  # snapshots of a cause after which old measurements weigh half
 
 
