@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from helios_dod.ignition.checkpoints import open_checkpoint
 from helios_dod.ignition.checkpoints.checkpoint import Tensor, storage_bytes
+from helios_dod.ignition.floats import E4M3_VALUES, to_bf16, to_e4m3
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.preparation.rotary import frequencies
 from helios_dod.ignition.prepared import PreparationError
@@ -154,7 +155,73 @@ def test_broken_weights_are_refused(folder):
     file.write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00no")
     refused(folder, "not JSON")
     save_file({"model.norm.weight": np.zeros(72, np.int32)}, file)
-    refused(folder, "model.norm.weight", "F32, F16, BF16", "I32")
+    refused(folder, "model.norm.weight", "F32, F16, BF16, F8_E4M3", "I32")
+
+
+def in_eighths(file, factors_of, ending):
+    """Writes the matrices of layers again in e4m3, each with the factors that a function of its
+    shape makes; what they stand for. The library cannot write the type."""
+    tensors, entries, data, meant = load_file(file), {}, b"", {}
+
+    def add(name, kind, shape, stored):
+        nonlocal data
+        entries[name] = {"dtype": kind, "shape": list(shape),
+                         "data_offsets": [len(data), len(data) + stored.nbytes]}
+        data += stored.tobytes()
+
+    for name, values in tensors.items():
+        if values.ndim < 2 or "layers" not in name:
+            add(name, "F32", values.shape, values.astype(np.float32))
+            continue
+        scale, spread = factors_of(values.shape)
+        bits = to_e4m3(values.astype(np.float32) / spread)
+        add(name, "F8_E4M3", values.shape, bits)
+        add(name + ending, "F32", scale.shape, scale)
+        add(name.removesuffix("weight") + "input_scale", "F32", (), np.ones((), np.float32))
+        meant[name] = E4M3_VALUES[bits] * spread
+    header = json.dumps(entries).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    return meant
+
+
+def factors_of_rows(shape):
+    scale = np.linspace(0.001, 0.002, shape[0], dtype=np.float32)[:, None]
+    return scale, scale
+
+
+def factors_of_all(shape):
+    scale = np.full((), 0.003, np.float32)
+    return scale, scale
+
+
+def factors_of_blocks(shape):
+    rows, columns = (-(-size // 128) for size in shape)
+    scale = np.linspace(0.001, 0.003, rows * columns, dtype=np.float32).reshape(rows, columns)
+    whole = np.kron(scale, np.ones((128, 128), np.float32))
+    return scale, whole[: shape[0], : shape[1]]
+
+
+@pytest.mark.parametrize("factors_of, ending", [
+    (factors_of_rows, "_scale"), (factors_of_all, "_scale"), (factors_of_blocks, "_scale_inv")])
+def test_matrices_in_e4m3_are_read_with_their_factors(folder, factors_of, ending):
+    meant = in_eighths(folder / "model.safetensors", factors_of, ending)
+    tensors = open_checkpoint(folder).tensors
+    found = tensors["layers.1.down.weight"].floats()
+    expected = meant["model.layers.1.mlp.down_proj.weight"]
+    assert np.abs(found - expected).max() <= np.abs(expected).max() / 256
+    assert np.array_equal(found, (to_bf16(expected).astype(np.uint32) << 16).view(np.float32))
+    assert not [name for name in tensors if "scale" in name]
+    assert sum(part.nbytes for part in prepare(open_checkpoint(folder), Options()).weights.parts)
+
+
+def test_matrices_in_e4m3_need_factors_of_a_known_shape(folder):
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    in_eighths(file, factors_of_all, "_factor")
+    refused(folder, "F8_E4M3", "weight_scale", "and 0")
+    file.write_bytes(whole)
+    in_eighths(file, lambda shape: (np.ones(3, np.float32), np.float32(1)), "_scale")
+    refused(folder, "_proj.weight_scale", "got [3]")
 
 
 def test_index_must_hold_what_it_promises(tmp_path):

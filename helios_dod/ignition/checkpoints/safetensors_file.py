@@ -1,7 +1,7 @@
 """safetensors files, memory-mapped. Format: 8 bytes of header length, a JSON header with type,
 shape and byte range of every tensor, then the bytes (github.com/huggingface/safetensors).
 
-The library's numpy interface has no BF16, so the header is read here.
+The library's numpy interface has neither BF16 nor F8_E4M3, so the header is read here.
 """
 
 import json
@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from helios_dod.ignition.checkpoints.checkpoint import BLOCKS, Tensor
+from helios_dod.ignition.floats import E4M3_VALUES, to_bf16
 from helios_dod.ignition.prepared import PreparationError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 KINDS = ("F32", "F16", "BF16")
+EIGHTHS = "F8_E4M3"  # one byte an element; read as BF16 with the factors of another tensor
+FACTORS = ("_scale", "_scale_inv")  # that tensor's name behind the matrix's; both are multiplied
+SCALE_BLOCK = 128  # rows and columns of a block that has one factor
 HEADER_BYTES_MAX = 100 << 20  # the format's own limit
 
 TOP_NAMES = {
@@ -48,23 +52,65 @@ LAYER_NAMES = {
 # Layers whose matrices are stored [inputs, outputs].
 TRANSPOSED = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}
 # Buffers that old files carry and that follow from the configuration.
-DERIVED = re.compile(r".*(rotary_emb\.inv_freq|\.attn\.bias|\.attn\.masked_bias)")
+# or, as factors of activations, are not used: rows that are rounded have factors of their own.
+DERIVED = re.compile(
+    r".*(rotary_emb\.inv_freq|\.attn\.bias|\.attn\.masked_bias|\.input_scale)")
 LAYER = re.compile(r"(?:model\.layers|(?:transformer\.)?h)\.(\d+)\.(.+)\.(weight|bias)")
 TOP = re.compile(r"(?:model\.|transformer\.)?(\w+)\.(weight|bias)")
 
 
 def folder_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a folder by canonical name."""
-    tensors: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     for file, expected in weight_files(folder).items():
         found = file_tensors(folder / file)
         missing = sorted(name for name in expected - found.keys() if not DERIVED.fullmatch(name))
         if missing:
             raise PreparationError(f"{folder / file}: missing tensor {missing[0]}")
-        for name, tensor in found.items():
-            key, transposed = canonical(name)
-            tensors[key] = transpose(tensor) if transposed else tensor
+        stored |= found
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in with_factors(folder, stored).items():
+        key, transposed = canonical(name)
+        tensors[key] = transpose(tensor) if transposed else tensor
     return tensors
+
+
+def with_factors(folder: Path, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a folder with its matrices in e4m3 as BF16, and without their factors."""
+    tensors = dict(stored)
+    for name, tensor in stored.items():
+        if tensor.kind != EIGHTHS:
+            continue
+        factors = [tensors.pop(name + end) for end in FACTORS if name + end in tensors]
+        if len(factors) != 1 or len(tensor.shape) != 2:
+            raise PreparationError(
+                f"{folder}: tensor {name} of type {EIGHTHS}: expected a matrix and one tensor "
+                f"{' or '.join(name + end for end in FACTORS)}, got shape {list(tensor.shape)} "
+                f"and {len(factors)}")
+        tensors[name] = widened(tensor, factors[0])
+    return tensors
+
+
+def widened(tensor: Tensor, factors: Tensor) -> Tensor:
+    """A matrix in e4m3 times its factors (one, one a row, or one a block of SCALE_BLOCK rows and
+    columns), rounded to BF16."""
+    rows, columns = tensor.shape
+    blocks = -(-rows // SCALE_BLOCK), -(-columns // SCALE_BLOCK)
+    if factors.shape not in ((), (1,), (rows,), (rows, 1), blocks):
+        raise PreparationError(
+            f"tensor {factors.name}: expected shape [], [1], [{rows}], [{rows}, 1] or "
+            f"{list(blocks)}, got {list(factors.shape)}")
+
+    def read() -> np.ndarray:
+        scale, bits = factors.floats(), tensor.read().reshape(rows, columns)
+        if factors.shape == blocks and factors.shape != (rows, 1):
+            scale = scale.repeat(SCALE_BLOCK, axis=0)[:rows].repeat(SCALE_BLOCK, axis=1)
+            scale = scale[:, :columns]
+        elif factors.shape:
+            scale = scale.reshape(-1, 1)
+        return to_bf16(E4M3_VALUES[bits] * scale).reshape(-1).view(np.uint8)
+
+    return Tensor(tensor.name, "BF16", tensor.shape, read)
 
 
 def weight_files(folder: Path) -> dict[str, set[str]]:
@@ -112,10 +158,11 @@ def file_tensor(path: Path, name: str, entry: dict[str, Any], body: np.ndarray) 
     """One tensor over the mapped bytes of its file."""
     kind, shape = entry["dtype"], tuple(entry["shape"])
     first, last = entry["data_offsets"]
-    if kind not in KINDS:
+    if kind not in (*KINDS, EIGHTHS):
         raise PreparationError(
-            f"{path}: tensor {name}: expected a type of {', '.join(KINDS)}, got {kind}")
-    nbytes = int(np.prod(shape, dtype=np.int64)) * BLOCKS[kind][1]
+            f"{path}: tensor {name}: expected a type of {', '.join((*KINDS, EIGHTHS))}, got {kind}")
+    element = 1 if kind == EIGHTHS else BLOCKS[kind][1]
+    nbytes = int(np.prod(shape, dtype=np.int64)) * element
     if last - first != nbytes or not 0 <= first <= last <= body.size:
         raise PreparationError(
             f"{path}: tensor {name}: expected {nbytes} bytes of {body.size}, got {first}..{last}"
