@@ -1,11 +1,12 @@
 """Small decoders with random weights, prepared for the host and for CUDA."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from plain_device import E4M3
 
 from helios_dod.ignition.checkpoints.checkpoint import (
     Checkpoint,
@@ -15,7 +16,8 @@ from helios_dod.ignition.checkpoints.checkpoint import (
     TextData,
 )
 from helios_dod.ignition.cuda.prepare import lower
-from helios_dod.ignition.cuda.weights import row_major, to_bf16
+from helios_dod.ignition.cuda.weights import Quantised, in_e4m3, row_major
+from helios_dod.ignition.floats import to_bf16
 from helios_dod.ignition.preparation.builder import Builder
 from helios_dod.ignition.preparation.contract import declare_shared
 from helios_dod.ignition.preparation.options import PAGE_TOKENS, Options
@@ -112,7 +114,21 @@ def random_checkpoint(config: ModelConfig, seed: int = 0) -> Checkpoint:
     return Checkpoint("random", config, tensors, TextData(b"", "", (), None, False, {}))
 
 
-def build(checkpoint: Checkpoint, options: Options, cuda: bool) -> Model:
+def rounded(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with the matrices of its layers as e4m3 keeps them, F32."""
+    def of(tensor: Tensor) -> Tensor:
+        matrix = Quantised(*tensor.shape, tensor.read)
+        bits = matrix.bits().reshape(tensor.shape)
+        values = E4M3[bits] * matrix.factors().view(np.float32)[:, None]
+        return replace(tensor, kind="F32", read=lambda: values.reshape(-1).view(np.uint8))
+
+    return replace(checkpoint, tensors={
+        name: of(tensor) if name.startswith("layers.") and len(tensor.shape) == 2 else tensor
+        for name, tensor in checkpoint.tensors.items()})
+
+
+def build(checkpoint: Checkpoint, options: Options, cuda: bool, weight_type: str = "bf16"
+          ) -> Model:
     """The decoder's programs for the host, or for CUDA."""
     builder = Builder()
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
@@ -123,6 +139,8 @@ def build(checkpoint: Checkpoint, options: Options, cuda: bool) -> Model:
     weights, graphs = builder.weights(), builder.graphs
     if cuda:
         weights = row_major(builder.manifest, weights)
+        if weight_type == "fp8":
+            weights = in_e4m3(builder.manifest, weights)
         graphs = lower(builder.manifest, graphs, PAGE_TOKENS)
     context = options.context_of(checkpoint.config.context)
     return Model(builder.manifest, weights, contract_of(graphs, context))

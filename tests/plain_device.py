@@ -12,11 +12,18 @@ import numpy as np
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.base import Geometry
 from helios_dod.executors.host.panels import PanelShape, unpack_matrix
+from helios_dod.ignition.floats import to_e4m3
 
+# Values of the 256 codes of e4m3; NaN at 0x7F and 0xFF.
+E4M3 = np.array([
+    (-1.0 if code & 0x80 else 1.0) * (
+        np.nan if code & 0x7F == 0x7F else
+        code % 8 / 512 if code >> 3 & 15 == 0 else (8 + code % 8) * 2.0 ** ((code >> 3 & 15) - 10))
+    for code in range(256)], np.float32)
 DTYPES = {
     wire.F32: np.float32, wire.F16: np.float16, wire.BF16: np.uint16, wire.I32: np.int32,
     wire.U32: np.uint32, wire.I64: np.int64, wire.U64: np.uint64, wire.U8: np.uint8,
-    wire.I8: np.int8,
+    wire.I8: np.int8, wire.F8_E4M3: np.uint8,
 }
 COLUMNS = {
     wire.COMPLETION_SLOT: "slot", wire.COMPLETION_GENERATION: "generation",
@@ -42,10 +49,22 @@ def activate(kind: int, x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
+def eighths_of(x: np.ndarray) -> np.ndarray:
+    """Rows rounded to e4m3, whose largest value stands for the row's."""
+    factor = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.float32(1e-30)) / np.float32(448)
+    return E4M3[to_e4m3(x / factor)] * factor
+
+
 class PlainDevice:
-    """Executor over numpy arrays; a submission is finished when `submit` returns."""
+    """Executor over numpy arrays; a submission is finished when `submit` returns.
+
+    eighths: in programs of more than one row the rows that products of layers read are rounded to
+    e4m3 first, with a factor each, as kernels of weights in e4m3 do."""
 
     name = "plain"
+
+    def __init__(self, eighths: bool = False) -> None:
+        self.eighths = eighths
 
     def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
              staging_first: Mapping[int, int], world: np.ndarray) -> None:
@@ -93,7 +112,8 @@ class PlainDevice:
             wire.ROWS_LANES: int(self.arrays[self.manifest.live_lanes][0]),
             wire.ROWS_SAMPLED: int(self.arrays[self.manifest.live_sampled][0]),
         }
-        body = self.manifest.host_bodies[self.manifest.programs[program].body]
+        self.program = self.manifest.programs[program]
+        body = self.manifest.host_bodies[self.program.body]
         for operation in body.operations:
             name = operation.WhichOneof("operation")
             getattr(self, name)(getattr(operation, name))
@@ -165,8 +185,14 @@ class PlainDevice:
         self.at(op.output)[:rows] = x.reshape(self.at(op.output)[:rows].shape)
 
     def product(self, op: Any) -> None:
-        rows = self.live[op.rows]
-        y = self.at(op.input)[:rows] @ self.arrays[op.weight].T
+        rows, x = self.live[op.rows], self.at(op.input)
+        x = x[:rows]
+        capacity = self.program.packed_token_capacity if op.rows == wire.ROWS_PACKED else (
+            self.program.batch_capacity)
+        head = self.manifest.buffers[op.output.buffer].shape[0].symbol == wire.LOGIT_ROWS
+        if self.eighths and capacity > 1 and not head:
+            x = eighths_of(x)
+        y = x @ self.arrays[op.weight].T
         output = self.at(op.output)
         assert y.shape[1] == output.shape[1], self.manifest.buffers[op.weight].name
         y = y + (self.arrays[op.bias] if op.has_bias else 0)

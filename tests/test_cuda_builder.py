@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cuda_models import SMALL_SHAPES, build, random_checkpoint
 from ignition_fixtures import opened
+from plain_device import E4M3
 
 from helios_dod.contract.cuda import SHARED_NBYTES_MAX, check_cuda
 from helios_dod.contract.errors import ContractError
@@ -23,8 +24,10 @@ from helios_dod.ignition.cuda.tiles import (
     product_tile,
     ring_tile,
     vector_tile,
+    wide_tile,
 )
-from helios_dod.ignition.cuda.weights import dense, to_bf16
+from helios_dod.ignition.cuda.weights import Quantised, dense
+from helios_dod.ignition.floats import E4M3_VALUES, to_bf16, to_e4m3
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.prepared import PreparationError
 
@@ -193,7 +196,7 @@ def test_programs_with_masks_are_twins_of_those_without():
 def test_ring_tiles_fit_a_processor(heads, key_heads, head, group_fits):
     for lanes in (1, 2, 8, 17, 32, 64, 256):
         tile = ring_tile(lanes, heads, key_heads, head, 16)
-        assert (tile is not None) == (group_fits and 3 <= lanes <= 64)
+        assert (tile is not None) == (group_fits and lanes >= 3 and (lanes <= 64 or head <= 64))
         if tile is not None:
             assert 1 <= tile.splits <= 8 and 32 * tile.warps % head == 0
             shared = decode_shared(head, heads // key_heads, tile.warps, tile.depth)
@@ -210,13 +213,78 @@ def test_quantised_matrices_round_to_nearest():
 
 
 @pytest.mark.parametrize("rows, columns", [(6144, 4096), (4096, 14336), (960, 576), (128256, 2048)])
-@pytest.mark.parametrize("tokens", [1, 2, 8, 16, 64, 128, 512])
-def test_tiles_divide_their_matrix(rows, columns, tokens):
-    for tile in (product_tile(rows, columns, tokens, True), gated_tile(columns, tokens),
-                 vector_tile(columns, gated=False)):
-        assert columns % (tile.splits * tile.columns) == 0
+@pytest.mark.parametrize("tokens", [1, 2, 8, 16, 64, 128, 256, 512, 4096])
+@pytest.mark.parametrize("item", [1, 2])
+def test_tiles_divide_their_matrix(rows, columns, tokens, item):
+    for tile in (product_tile(rows, columns, min(tokens, 64), True, item),
+                 gated_tile(columns, min(tokens, 64), item),
+                 vector_tile(columns, gated=False, item=item),
+                 wide_tile(rows, columns, tokens, False, True, item),
+                 wide_tile(rows, columns, tokens, True, False, item)):
+        assert columns % (tile.splits * tile.columns) == 0 and 1 <= tile.warps <= 8
         assert tile.rows & (tile.rows - 1) == 0 and tile.tokens & (tile.tokens - 1) == 0
-    assert product_tile(rows, columns, tokens, True).tokens >= min(tokens, 16)
+        assert item * tile.columns * (tile.rows + tile.tokens) * tile.stages <= SHARED_NBYTES_MAX
+    assert product_tile(rows, columns, min(tokens, 64), True).tokens >= min(tokens, 16)
+
+
+@pytest.mark.parametrize("rows, columns, tokens, tile", [
+    (4096, 14_336, 256, (256, 4)), (6144, 4096, 256, (256, 2)), (4096, 4096, 128, (128, 4)),
+    (4096, 14_336, 512, (256, 2)), (6144, 4096, 4096, (256, 1)), (576, 576, 128, (128, 1))])
+def test_products_of_many_tokens_are_split_into_enough_blocks(rows, columns, tokens, tile):
+    """As perf/h200 found best."""
+    found = wide_tile(rows, columns, tokens, gated=False, splits=True)
+    assert (found.rows, found.splits) == tile
+
+
+def test_e4m3_rounds_to_the_nearest_even_code():
+    assert np.array_equal(E4M3, E4M3_VALUES, equal_nan=True)
+    generator = np.random.default_rng(2)
+    values = np.concatenate([
+        generator.standard_normal(3000) * 2.0 ** generator.integers(-12, 9, 3000), E4M3[:127],
+        (E4M3[:126] + E4M3[1:127]) / 2, [500.0, 0.0, -0.0, 2.0**-10]]).astype(np.float32)
+    values = np.concatenate([values, -values])
+    found = to_e4m3(values)
+    distances = np.abs(E4M3[:127].astype(np.float64)[None] - np.abs(values)[:, None])
+    least = distances.min(axis=1)
+    ties = distances == least[:, None]
+    even = np.array([next((i for i in np.flatnonzero(row) if i % 2 == 0), np.flatnonzero(row)[0])
+                     for row in ties])
+    assert np.array_equal(found & 0x7F, even)
+    assert np.array_equal(found >> 7, np.signbit(values))
+
+
+def test_weights_in_e4m3_have_factors_of_their_rows():
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    checkpoint = random_checkpoint(SMALL_SHAPES["windowed"])
+    made = build(checkpoint, OPTIONS, cuda=True, weight_type="fp8")
+    check_cuda(made.manifest)
+    by_name = {buffer.name: buffer for buffer in made.manifest.buffers}
+    whole = made.weights.assemble()
+
+    def stored(name):
+        buffer = by_name[name]
+        return whole[buffer.resource_offset :][: buffer.resource_nbytes]
+
+    down, scale = by_name["layers.0.down.weight"], by_name["layers.0.down.weight.scale"]
+    assert (down.dtype, scale.dtype) == (wire.F8_E4M3, wire.F32)
+    factors = stored(scale.name).view(np.float32)
+    values = E4M3[stored(down.name).reshape(512, 1024)] * factors[:, None]
+    exact = (checkpoint.tensors[down.name].data.view(np.uint16).astype(np.uint32) << 16).view(
+        np.float32).reshape(512, 1024)
+    assert np.abs(values - exact).max() <= np.abs(exact).max() / 16
+    assert np.allclose(np.abs(values).max(axis=1), np.abs(exact).max(axis=1))
+    assert by_name["embedding.weight"].dtype == wire.BF16, "it is the head, too"
+    entries = [kernel.entry for body in made.manifest.cuda_bodies for kernel in kernels(body)]
+    assert "quantise" in entries and "few_product" in entries, "the head is bf16"
+
+
+def test_a_row_of_zeros_has_a_factor():
+    values = np.eye(2, 16) * [[0], [1]]
+    matrix = Quantised(2, 16, lambda: to_bf16(values).reshape(-1).view(np.uint8))
+    factors = matrix.factors().view(np.float32).tolist()
+    assert factors[0] > 0 and factors[1] == np.float32(1 / 448)
+    assert not matrix.bits().reshape(2, 16)[0].any()
+    assert matrix.factors().view(np.float32).tolist() == factors
 
 
 @pytest.mark.parametrize("head", [16, 64, 128, 256])

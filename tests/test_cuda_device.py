@@ -3,24 +3,26 @@
 import mmap
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from cuda_models import SMALL_SHAPES, build, random_checkpoint
+from cuda_models import SMALL_SHAPES, build, random_checkpoint, rounded
 from host_harness import Harness
-from plain_device import PlainDevice
+from plain_device import E4M3, PlainDevice
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.executors.base import DeviceError
 from helios_dod.ignition.checkpoints.checkpoint import Rotary
 from helios_dod.ignition.cuda import tiles
 from helios_dod.ignition.preparation.options import Options
-from helios_dod.limits import SMALL
+from helios_dod.limits import MEDIUM, SMALL
 from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
 from helios_dod.world import boot, dtype_of
 
 pytest.importorskip("triton", reason="kernels are compiled by Triton")
 OPTIONS = Options(lanes=32, context=2048, packed=(64,))
+WIDE = Options(lanes=128, context=2048, packed=(1024,))
 LOGITS_RMS = 2e-2  # relative, of bf16 against float32
 
 
@@ -231,6 +233,165 @@ def test_eight_lanes_of_wide_rows_beside_a_share_agree_with_plain(monkeypatch):
         for row in range(batch):
             assert near(plain.logits(batch)[row], device.logits(batch)[row]), (batch, row)
     device.close()
+
+
+@pytest.fixture(scope="module", params=sorted(SMALL_SHAPES))
+def wide_pair(request):
+    """Programs of many tokens and of many lanes."""
+    checkpoint = random_checkpoint(SMALL_SHAPES[request.param])
+    places = dict(slots=128, pages=4096, limits=MEDIUM)
+    plain = Harness(build(checkpoint, WIDE, cuda=False), PlainDevice(), **places)
+    device = Harness(build(checkpoint, WIDE, cuda=True), executor(), **places)
+    yield plain, device
+    device.close()
+
+
+def test_many_tokens_of_several_lanes_agree_with_plain(wide_pair):
+    """Lanes begin and end within tiles; the second time behind histories, one lane without."""
+    rng = np.random.default_rng(6)
+    for lengths in ({0: 700, 1: 1, 2: 290}, {2: 513, 3: 33, 0: 129, 1: 17}):
+        parts = {slot: rng.integers(0, 5000, length).tolist() for slot, length in lengths.items()}
+        for harness in wide_pair:
+            for slot in parts:
+                if slot not in harness.rows:
+                    harness.admit(slot)
+            harness.prefill(parts)
+        plain, cuda = (harness.logits(len(parts)) for harness in wide_pair)
+        for row in range(len(parts)):
+            assert near(plain[row], cuda[row]), (lengths, row)
+
+
+def test_many_lanes_agree_with_plain(wide_pair):
+    lengths = np.random.default_rng(7).integers(1, 15, 100)
+    for harness in wide_pair:
+        for slot in range(len(lengths)):
+            harness.admit(slot)
+        for first in (0, 50):
+            harness.prefill({slot: [slot + 3] * int(lengths[slot])
+                             for slot in range(first, first + 50)})
+        harness.decode_host({slot: 7 + slot for slot in range(100)})
+    plain, cuda = (harness.logits(100) for harness in wide_pair)
+    for row in range(100):
+        assert near(plain[row], cuda[row]), row
+
+
+EIGHTHS_RMS = 0.2  # relative: these models make 0.11 of noise of 0.002 in front of the rounding
+BF16_RMS = 4e-3
+
+
+@pytest.fixture(scope="module", params=["small", "windowed"])
+def eighths(request):
+    """Weights in e4m3: a plain device that rounds as they do, and a CUDA one."""
+    checkpoint = random_checkpoint(SMALL_SHAPES[request.param])
+    places = dict(slots=128, pages=2048, limits=MEDIUM)
+    options = replace(WIDE, packed=(64, 256))
+    plain = Harness(build(rounded(checkpoint), options, cuda=False), PlainDevice(eighths=True),
+                    **places)
+    device = Harness(build(checkpoint, options, cuda=True, weight_type="fp8"), executor(), **places)
+    yield plain, device
+    device.close()
+
+
+def eighth_rows(device, name, rows):
+    """Rows of the e4m3 twin of a buffer."""
+    return E4M3[device.buffer(f"{name}.e4m3")[:rows]].astype(np.float64) * device.buffer(
+        f"{name}.scale")[:rows, None]
+
+
+def bf16_rows(device, name, rows):
+    """Rows of the bf16 twin of a buffer."""
+    bits = device.buffer(f"{name}.bf16")[:rows].astype(np.uint32) << 16
+    return bits.view(np.float32).astype(np.float64)
+
+
+def relative(plain, found):
+    return float(np.sqrt(((plain - found) ** 2).mean() / (plain**2).mean()))
+
+
+def test_one_token_on_weights_in_e4m3_agrees_with_plain(eighths):
+    """From its first token on, so that no row is rounded to e4m3."""
+    for harness in eighths:
+        harness.admit(5)
+        for token in (9, 30, 2000, 77):
+            harness.decode_host({5: token})
+    assert near(*(harness.logits(1) for harness in eighths))
+
+
+@pytest.mark.parametrize("lengths", [[40, 3], [200, 1, 50]])
+def test_programs_in_e4m3_are_near_plain(eighths, lengths):
+    parts = {slot: np.random.default_rng(slot).integers(0, 5000, length).tolist()
+             for slot, length in enumerate(lengths)}
+    for harness in eighths:
+        for slot in parts:
+            harness.admit(slot)
+        harness.prefill(parts)
+    for plain, found in zip(*(harness.logits(len(parts)) for harness in eighths), strict=True):
+        assert relative(plain, found) < EIGHTHS_RMS
+    for harness in eighths:
+        harness.decode_host({slot: 7 + slot for slot in parts})
+    for plain, found in zip(*(harness.logits(len(parts)) for harness in eighths), strict=True):
+        assert relative(plain, found) < EIGHTHS_RMS
+
+
+def test_rows_are_rounded_to_e4m3_with_a_factor_each(eighths):
+    device = eighths[1]
+    device.admit(6)
+    device.prefill({6: list(range(100, 150))})
+    exact, found = bf16_rows(device, "activated", 1), eighth_rows(device, "activated", 1)
+    scale = device.buffer("activated.scale")[0]
+    assert np.isclose(scale, np.abs(exact).max() / 448)
+    assert (np.abs(found - exact) <= np.maximum(np.abs(exact) / 15.9, scale / 500)).all()
+
+
+@pytest.mark.parametrize("packed", [64, 256])
+def test_products_in_e4m3_are_those_of_float64(eighths, packed):
+    """The last layer's, of the rows and weights that the device has; of few tokens and of many."""
+    device = eighths[1]
+    for slot in range(3):
+        device.admit(slot)
+    device.step(f"prefill_{packed}", {slot: list(range(slot, slot + 9)) for slot in range(3)}, 3)
+    weights = {buffer.name: buffer for buffer in device.manifest.buffers
+               if buffer.name.startswith("layers.2.")}
+    whole = device.prepared.weights.assemble()
+
+    def matrix(name):
+        bits, scale = (whole[weights[part].resource_offset :][: weights[part].resource_nbytes]
+                       for part in (name, f"{name}.scale"))
+        rows = weights[name].shape[0].multiplier
+        return E4M3[bits].astype(np.float64).reshape(rows, -1) * scale.view(np.float32)[:, None]
+
+    gate, up = np.split(
+        eighth_rows(device, "normed", 3) @ matrix("layers.2.gate_up.weight").T, 2, axis=1)
+    assert relative(gate / (1 + np.exp(-gate)) * up, bf16_rows(device, "activated", 3)) < BF16_RMS
+    down = matrix("layers.2.down.weight")
+    tokens = min(packed, WIDE.lanes)
+    tile = (tiles.product_tile if tokens <= tiles.FEWER_TOKENS else partial(
+        tiles.wide_tile, gated=False))(*down.shape, tokens, splits=True, item=1)
+    parts = device.buffer("partials")[: tile.splits * tokens * len(down)]
+    found = parts.reshape(tile.splits, tokens, -1)[:, :3].sum(axis=0, dtype=np.float64)
+    assert relative(eighth_rows(device, "activated", 3) @ down.T, found) < BF16_RMS
+
+
+def test_a_row_that_is_not_finite_stays_alone_in_e4m3(eighths):
+    from helios_dod.executors.cuda.driver import call
+
+    device, kept = eighths[1], []
+    for poisoned in (False, True):
+        for slot in range(4):
+            device.admit(slot)
+            device.prefill({slot: [slot + 5] * 20})
+        if poisoned:
+            page = int(device.buffer("page_table")[2, 0])
+            plane = device.executor.memory.caches()[0]
+            call("cuMemsetD16", plane.address[0] + page * plane.row_bytes, 0x7FC0,
+                 plane.row_bytes // 2)
+            call("cuCtxSynchronize")
+        device.decode([0, 1, 2, 3])
+        status = device.world[0]["completions"]["status"][device.frame][:4].tolist()
+        kept.append(device.logits(4)[[0, 1, 3]])
+        for slot in range(4):
+            device.release(slot)
+    assert status == [0, 0, 3, 0] and np.array_equal(*kept)
 
 
 @pytest.mark.parametrize("batch", [2, 8, 16, 32])

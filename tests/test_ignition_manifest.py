@@ -165,7 +165,8 @@ def test_options():
     assert core.contract.prefill_tokens == 16
     assert {p.batch_capacity for p in core.manifest.programs} == {1, 2, 3}
     for bad, words in (({"context": 513}, "at most 512"), ({"lanes": 0}, "lanes"),
-                       ({"cache": "f64"}, "bf16, f32"), ({"packed": ()}, "packed")):
+                       ({"cache": "f64"}, "bf16, f32"), ({"packed": ()}, "packed"),
+                       ({"packed": (64, 1 << 20)}, "1 to 32768")):
         with pytest.raises(PreparationError, match=words):
             prepare(checkpoint, Options(**bad))
     with pytest.raises(PreparationError, match="recipe gpt2 expects"):

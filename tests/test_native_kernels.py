@@ -5,7 +5,7 @@ import pytest
 from native_kernels import CPLUSPLUS, Emulated
 
 from helios_dod.ignition.cuda.native import decode_shared, few_shared
-from helios_dod.ignition.cuda.weights import to_bf16
+from helios_dod.ignition.floats import to_bf16
 
 pytestmark = pytest.mark.skipif(CPLUSPLUS is None, reason="no C++ compiler here")
 PAGE = 16

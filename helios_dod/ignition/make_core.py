@@ -24,6 +24,7 @@ def make_core(
     *,
     namespace: str,
     target_device: str = "host",
+    weight_type: str = "bf16",
     recipe: str | None = None,
     random_weights: str | None = None,
     key_path: Path | None = None,
@@ -34,18 +35,21 @@ def make_core(
     random_weights: a shape instead of a checkpoint, whose matrices are zero in the core and are
     made by `serve --random-weights`.
 
-    target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16.
+    target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16, or
+    those of layers as e4m3 where weight_type is `fp8`.
     Raises PreparationError, CoreError, ContractError, UserError."""
     check_namespace(namespace, target)
     check_target(target, overwrite)  # before the work; the writer looks again under its lock
     key = user_key(key_path)
     if random_weights is not None and target_device == "host":
         raise PreparationError("random weights: expected target cuda-sm90, got host")
+    if weight_type != "bf16" and target_device == "host":
+        raise PreparationError(f"weights {weight_type}: expected target cuda-sm90, got host")
     opened = open_shape(random_weights) if random_weights else open_checkpoint(_given(checkpoint))
     if target_device == "host":
         prepared = prepare(opened, options, recipe)
     else:
-        prepared = _for_cuda(opened, options, recipe)
+        prepared = _for_cuda(opened, options, recipe, weight_type)
     if random_weights is not None:
         prepared = without_values(prepared)
     check_frontend(prepared)
@@ -75,7 +79,8 @@ def check_frontend(prepared: Prepared) -> None:
         ChatTemplate(prepared.chat_template, dict(model.frontend.template_tokens))
 
 
-def _for_cuda(opened: Checkpoint, options: Options, recipe: str | None) -> Prepared:
+def _for_cuda(opened: Checkpoint, options: Options, recipe: str | None, weight_type: str
+              ) -> Prepared:
     if options.widths:
         raise PreparationError("option widths: speculative programs are for the host only")
     try:
@@ -87,4 +92,4 @@ def _for_cuda(opened: Checkpoint, options: Options, recipe: str | None) -> Prepa
     from helios_dod.ignition.cuda.prepare import for_cuda
     from helios_dod.ignition.cuda.weights import dense_checkpoint
 
-    return for_cuda(prepare(dense_checkpoint(opened), options, recipe))
+    return for_cuda(prepare(dense_checkpoint(opened), options, recipe), weight_type)

@@ -42,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests of one program at most (default: %(default)s)",
     )
+    parser.add_argument(
+        "--prefill-tokens",
+        type=width_list,
+        default=(),
+        metavar="N,N",
+        help="tokens that programs of prompts hold; a prompt goes in chunks of the most (default: "
+        "64,128,256,512)",
+    )
     add_speculation(parser)
     parser.add_argument(
         "--tool-syntax",
@@ -55,12 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="how the model writes reasoning, or none (default: as its chat template shows)",
     )
-    parser.add_argument(
-        "--target",
-        choices=("host", "cuda-sm90"),
-        default="host",
-        help="what runs it; cuda-sm90 needs Triton here but no GPU (default: %(default)s)",
-    )
+    add_target(parser)
     parser.add_argument(
         "--namespace",
         default=DEFAULT_NAMESPACE,
@@ -74,6 +77,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Ed25519 key in PEM form (default: this user's, made on first use)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a core that is there")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """What runs the core, and how its matrices are kept there."""
+    parser.add_argument(
+        "--target",
+        choices=("host", "cuda-sm90"),
+        default="host",
+        help="what runs it; cuda-sm90 needs Triton here but no GPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("bf16", "fp8"),
+        default="bf16",
+        help="element type of the matrices of layers on cuda-sm90; fp8: e4m3 with a factor a row, "
+        "and the rows they are multiplied with too, embedding and head excepted "
+        "(default: %(default)s)",
+    )
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -142,7 +163,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = Options(
         served_id=args.served_id, lanes=args.lanes, context=args.context, cache=args.cache_dtype,
-        tool_syntax=args.tool_syntax, reasoning_syntax=args.reasoning_syntax,
+        packed=args.prefill_tokens or Options.packed, tool_syntax=args.tool_syntax,
+        reasoning_syntax=args.reasoning_syntax,
         widths=args.speculative_widths, draft_layers=args.draft_layers,
         drafted_lanes=args.drafted_lanes,
     )
@@ -152,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
         options,
         recipe=args.recipe,
         target_device=args.target,
+        weight_type=args.weights,
         random_weights=args.random_weights,
         namespace=args.namespace,
         key_path=args.key,

@@ -18,7 +18,7 @@ from helios_dod.errors import UserError
 from helios_dod.executors.costs import FEATURES, OPERATIONS, PS, TABLE_SHAPE, Costs
 
 ITEM_BYTES = {wire.F32: 4, wire.I32: 4, wire.U32: 4, wire.F16: 2, wire.BF16: 2, wire.U8: 1,
-              wire.U64: 8}
+              wire.U64: 8, wire.F8_E4M3: 1}
 WITHOUT_MODEL = ("initialize", "restore")
 
 

@@ -1,8 +1,9 @@
 """Greedy tokens, sampling and containment of a checkpoint on CUDA against the host executor.
 
     python perf/h200/greedy.py host CHECKPOINT OUT.npz     # no GPU: the same bf16 weights
-    python perf/h200/greedy.py save CHECKPOINT FILE        # no GPU: compiles
-    python perf/h200/greedy.py cuda CHECKPOINT OUT.npz [FILE]     # compares, lists every difference
+    python perf/h200/greedy.py save CHECKPOINT FILE [fp8]  # no GPU: compiles
+    python perf/h200/greedy.py eighths CHECKPOINT OUT.npz  # no GPU: what e4m3 changes, in numpy
+    python perf/h200/greedy.py cuda CHECKPOINT OUT.npz FILE [fp8]    # compares, lists differences
 """
 
 import json
@@ -18,13 +19,15 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from cuda_models import rounded
 from host_harness import Harness
+from plain_device import PlainDevice
 
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.checkpoints import open_checkpoint
 from helios_dod.ignition.cuda.prepare import for_cuda
-from helios_dod.ignition.cuda.weights import dense_checkpoint, row_major
+from helios_dod.ignition.cuda.weights import dense_checkpoint, in_e4m3, row_major
 from helios_dod.ignition.preparation.options import Options
 from helios_dod.ignition.recipes import prepare
 
@@ -43,18 +46,20 @@ def core(checkpoint: str) -> Any:
     return prepare(dense_checkpoint(open_checkpoint(Path(checkpoint))), options)
 
 
-def save(checkpoint: str, path: str) -> None:
+def save(checkpoint: str, path: str, weight_type: str = "bf16") -> None:
     """Keeps what a checkpoint's core for CUDA has beside its weights."""
-    made = for_cuda(core(checkpoint))
+    made = for_cuda(core(checkpoint), weight_type)
     Path(path).write_bytes(pickle.dumps(
         (made.manifest.SerializeToString(), made.contract.SerializeToString())))
 
 
-def compiled(checkpoint: str, path: str) -> Any:
+def compiled(checkpoint: str, path: str, weight_type: str = "bf16") -> Any:
     """The core that was saved, with its weights."""
     made, manifest = core(checkpoint), wire.ExecutionManifest()
     manifest.CopyFrom(made.manifest)
     weights = row_major(manifest, made.weights)
+    if weight_type == "fp8":
+        weights = in_e4m3(manifest, weights)
     code, serving = pickle.loads(Path(path).read_bytes())
     return replace(made, manifest=wire.ExecutionManifest.FromString(code),
                    contract=contract.ServingContract.FromString(serving), weights=weights)
@@ -145,13 +150,30 @@ def cuda(checkpoint: str, path: str, *saved: str) -> None:
     compare(known, tokens)
     harness.admit(0)
     harness.prefill({0: prompts()[0]})
-    error = harness.logits(1)[0] - known["logits"]
-    scale = np.sqrt((known["logits"] ** 2).mean())
-    print(f"logits of prompt 0 against the host: rms {np.sqrt((error**2).mean()) / scale:.5f}, "
-          f"largest {np.abs(error).max() / np.abs(known['logits']).max():.5f} relative", flush=True)
+    report_logits(known, harness.logits(1)[0])
     sampling(harness)
     contain(harness)
     harness.close()
+
+
+def report_logits(known: Any, logits: np.ndarray) -> None:
+    """Differences of the first prompt's logits."""
+    error = logits - known["logits"]
+    scale = np.sqrt((known["logits"] ** 2).mean())
+    print(f"logits of prompt 0 against the host: rms {np.sqrt((error**2).mean()) / scale:.5f}, "
+          f"largest {np.abs(error).max() / np.abs(known['logits']).max():.5f} relative", flush=True)
+
+
+def eighths(checkpoint: str, path: str) -> None:
+    """Compares a plain executor that rounds weights and rows to e4m3 as the kernels do."""
+    options = Options(lanes=LANES, context=8192, packed=(64, CHUNK))
+    made = prepare(rounded(dense_checkpoint(open_checkpoint(Path(checkpoint)))), options)
+    known = np.load(path)
+    harness = Harness(made, PlainDevice(eighths=True), slots=LANES, pages=PAGES)
+    compare(known, generate(harness)[0])
+    harness.admit(0)
+    harness.prefill({0: prompts()[0]})
+    report_logits(known, harness.logits(1)[0])
 
 
 def sampling(harness: Harness) -> None:
@@ -235,4 +257,4 @@ def contain(harness: Harness) -> None:
 
 
 if __name__ == "__main__":
-    {"host": host, "save": save, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])
+    {"host": host, "save": save, "eighths": eighths, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])

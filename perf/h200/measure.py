@@ -2,6 +2,7 @@
 
     python perf/h200/measure.py check                  # against plain float32, batch invariance
     python perf/h200/measure.py decode 8b 1 8 64       # step times at context 1,024
+    python perf/h200/measure.py prefill 8b             # one prompt of 4,096 tokens, eight of 512
     python perf/h200/measure.py save 8b FILE           # prepares a manifest, no GPU needed
     python perf/h200/measure.py upload 8               # GiB of weights from memory to the device
 """
@@ -39,6 +40,9 @@ from helios_dod.ignition.prepared import Weights
 from helios_dod.limits import MEDIUM
 
 PEAK = 4657e9  # bytes a second of a plain read sweep
+MATRIX = 790e12  # bf16 operations a second of a large product
+PROMPT = 4096  # tokens of a prefill that is timed,
+PROMPTS = 8  # so often at once
 CONTEXT = 1024
 STEPS = int(os.environ.get("STEPS", "1000"))
 REPETITIONS = 3
@@ -47,11 +51,12 @@ REPETITIONS = 3
 def options_of(name: str) -> Options:
     """Capacities of a shape's programs."""
     if name[:2] in ("8b", "1b"):
-        return Options(lanes=64, context=2048, packed=(512,))
+        return Options(lanes=256, context=8192, packed=(512, PROMPT))
     return Options(lanes=16, context=2048, packed=(64,))
 
 
-LARGE = ("product", "gated_product", "attention", "vector_product", "gated_vector_product")
+LARGE = ("product", "gated_product", "wide_product", "wide_gated_product", "attention",
+         "vector_product", "gated_vector_product")
 
 
 def separate(model: Model, policy: str) -> Model:
@@ -71,7 +76,14 @@ def prepared(name: str) -> Model:
         read = contract.GraphContract.FromString
         return Model(wire.ExecutionManifest.FromString(manifest), Weights("weights", nbytes, ()),
                      contract_of([read(graph) for graph in graphs], context), vectors)
-    return build(random_checkpoint(SHAPES[name]), options_of(name), cuda=True)
+    return made(name)
+
+
+def made(name: str) -> Model:
+    """A shape's CUDA programs; of NAME-fp8 with weights in e4m3."""
+    shape, _, weight_type = name.partition("-")
+    return build(random_checkpoint(SHAPES[shape]), options_of(name), cuda=True,
+                 weight_type=weight_type or "bf16")
 
 
 def check(names: Sequence[str]) -> None:
@@ -137,15 +149,15 @@ def invariance(name: str, device: Harness, prompt: list[int]) -> None:
 def loaded(name: str, slots: int) -> Harness:
     """A shape on the device with random weights."""
     from helios_dod.executors.cuda.executor import CudaExecutor
-    from helios_dod.executors.cuda.upload import RandomWeights
+    from helios_dod.executors.cuda.upload import RandomWeights, eighths_of
 
     model = prepared(name)
     if "OVERLAP" in os.environ:
         separate(model, os.environ["OVERLAP"])
     weights = random_weights(model) if model.vectors is None else RandomWeights(
-        model.weights.nbytes, model.vectors)
+        model.weights.nbytes, model.vectors, eighths_of(model.manifest.buffers))
     started = time.monotonic()
-    harness = Harness(model, CudaExecutor(), slots=64, pages=slots * 84, limits=MEDIUM,
+    harness = Harness(model, CudaExecutor(), slots=256, pages=max(slots * 84, 1024), limits=MEDIUM,
                       weights={"weights": weights})
     load = {key: f"{value / 1e6:.0f} ms" for key, value in harness.executor.load_ns.items()}
     graphs = harness.executor.graphs
@@ -157,16 +169,7 @@ def loaded(name: str, slots: int) -> Harness:
 def decode(name: str, batches: Sequence[int]) -> None:
     """Step times of decode at the context, and what each kernel takes of them."""
     harness = loaded(name, max(batches))
-    generator = np.random.default_rng(1)
-    for slot in range(max(batches)):
-        harness.admit(slot)
-    spans = []
-    for slot in range(max(batches)):
-        for _ in range(CONTEXT // 512):
-            begun = time.monotonic()
-            harness.prefill({slot: generator.integers(0, 128_000, 512).tolist()})
-            spans.append(time.monotonic() - begun)
-    print(f"{name}: prefill of 512 tokens {1e3 * np.median(spans):.2f} ms", flush=True)
+    fill(harness, max(batches))
     for batch in batches:
         slots = list(range(batch))
         for _ in range(3):
@@ -190,6 +193,56 @@ def decode(name: str, batches: Sequence[int]) -> None:
     harness.close()
 
 
+def fill(harness: Harness, slots: int) -> None:
+    """Histories of CONTEXT tokens in so many slots."""
+    generator, at_once = np.random.default_rng(1), PROMPT // CONTEXT
+    for slot in range(slots):
+        harness.admit(slot)
+    for first in range(0, slots, at_once):
+        harness.prefill({slot: generator.integers(0, 128_000, CONTEXT).tolist()
+                         for slot in range(first, min(first + at_once, slots))})
+
+
+def prefill(name: str) -> None:
+    """Times of the programs of 512 and PROMPT tokens: one prompt, and eight of a program."""
+    harness = loaded(name, 1)
+    generator = np.random.default_rng(1)
+    for packed in (512, PROMPT):
+        for lanes in (1, 8):
+            for slot in range(lanes):
+                harness.admit(slot)
+            harness.prefill({slot: generator.integers(0, 128_000, packed // lanes).tolist()
+                             for slot in range(lanes)})
+            number = [p.name for p in harness.manifest.programs].index(f"prefill_{packed}")
+            times = [back_to_back(harness, number, (harness.frame,), PROMPTS)
+                     for _ in range(REPETITIONS)]
+            operations = prefill_operations(harness, packed, lanes)
+            print(f"{name} prefill, {lanes} of {packed // lanes}: {np.median(times):.3f} ms "
+                  f"({min(times):.3f} to {max(times):.3f}), "
+                  f"{operations / np.median(times) / 1e9:.0f} TFLOP/s; floor "
+                  f"{operations / MATRIX * 1e3:.2f} ms", flush=True)
+            for slot in range(lanes):
+                harness.release(slot)
+        if "PROFILE" in os.environ:
+            profile(harness, number)
+    harness.close()
+
+
+def prefill_operations(harness: Harness, packed: int, lanes: int) -> float:
+    """Operations of the products of all packed tokens, of causal attention, and of the head for
+    each lane's last."""
+    matrices = {buffer.name: buffer.shape[0].multiplier * buffer.shape[1].multiplier
+                for buffer in harness.manifest.buffers
+                if buffer.kind == wire.WEIGHT and len(buffer.shape) == 2}
+    head = matrices.pop("head.weight", 0) or matrices["embedding.weight"]
+    matrices.pop("embedding.weight", None)
+    query = next(buffer.shape[1].multiplier for buffer in harness.manifest.buffers
+                 if buffer.name == "query.bf16")
+    layers = sum(buffer.kind == wire.CACHE for buffer in harness.manifest.buffers) // 2
+    return 2.0 * (packed * sum(matrices.values()) + lanes * head
+                  + layers * query * packed * packed / lanes)
+
+
 def floor_ms(harness: Harness, batch: int) -> float:
     """Milliseconds that reading the weights of a step and the history takes at PEAK."""
     manifest = harness.manifest
@@ -201,8 +254,9 @@ def floor_ms(harness: Harness, batch: int) -> float:
     return (weights + history) / PEAK * 1e3
 
 
-def back_to_back(harness: Harness, program: int, frames: Sequence[int]) -> float:
-    """Milliseconds of one launch among STEPS of these frames' graphs in turn, by events."""
+def back_to_back(harness: Harness, program: int, frames: Sequence[int], steps: int = 0) -> float:
+    """Milliseconds of one launch among so many (0: STEPS) of these frames' graphs in turn, by
+    events."""
     from helios_dod.executors.cuda.driver import call
 
     executor = harness.executor
@@ -211,13 +265,14 @@ def back_to_back(harness: Harness, program: int, frames: Sequence[int]) -> float
     start, end = call("cuEventCreate", 0), call("cuEventCreate", 0)
     stream = executor._stream
     call("cuEventRecord", start, stream)
-    for step in range(STEPS):
+    steps = steps or STEPS
+    for step in range(steps):
         call("cuGraphLaunch", graphs[step % len(graphs)], stream)
         executor._queued.append(harness.sequence)
         executor._control[0] += 1
     call("cuEventRecord", end, stream)
     call("cuEventSynchronize", end)
-    span = call("cuEventElapsedTime", start, end) / STEPS
+    span = call("cuEventElapsedTime", start, end) / steps
     executor.drain()
     for event in (start, end):
         call("cuEventDestroy", event)
@@ -328,7 +383,7 @@ def profile(harness: Harness, program: int) -> None:
 
 def save(name: str, path: str) -> None:
     """Prepares a shape's programs without a GPU."""
-    model = build(random_checkpoint(SHAPES[name]), options_of(name), cuda=True)
+    model = made(name)
     vectors = random_weights(model).vectors
     graphs = [graph.SerializeToString() for graph in model.contract.model.graphs]
     Path(path).write_bytes(pickle.dumps((
@@ -344,6 +399,8 @@ def main() -> None:
         check(rest or ["small", "windowed"])
     elif command == "decode":
         decode(rest[0], [int(batch) for batch in rest[1:]])
+    elif command == "prefill":
+        prefill(rest[0])
     elif command == "upload":
         upload_rate(int(rest[0]))
     elif command == "save":

@@ -1,10 +1,12 @@
 """Shapes of known models with random weights, for measurements."""
 
+import numpy as np
 from cuda_models import SMALL_SHAPES, Model, build, contract_of, random_checkpoint, shape
 
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.executors.cuda.upload import RandomWeights
+from helios_dod.executors.cuda.upload import RandomWeights, eighths_of
 from helios_dod.ignition.checkpoints.checkpoint import ModelConfig, Rotary, RotaryScaling
+from helios_dod.ignition.cuda.weights import EMPTY_FACTOR
 
 __all__ = ["SHAPES", "Model", "build", "contract_of", "random_checkpoint", "random_weights"]
 
@@ -24,8 +26,10 @@ SHAPES: dict[str, ModelConfig] = SMALL_SHAPES | {
 
 
 def random_weights(model: Model) -> RandomWeights:
-    """The model's weights made on the device; vectors as they are."""
-    vectors = {buffer.resource_offset for buffer in model.manifest.buffers
+    """The model's weights made on the device; vectors as they are, factors of e4m3 as of zeros."""
+    buffers = {buffer.name: buffer for buffer in model.manifest.buffers
                if buffer.kind == wire.WEIGHT and buffer.dtype == wire.F32}
-    made = {part.offset: part.produce() for part in model.weights.parts if part.offset in vectors}
-    return RandomWeights(model.weights.nbytes, made)
+    made = {part.offset: np.full(part.nbytes // 4, EMPTY_FACTOR, np.float32).view(np.uint8)
+            if part.name.endswith(".scale") else part.produce()
+            for part in model.weights.parts if part.name in buffers}
+    return RandomWeights(model.weights.nbytes, made, eighths_of(model.manifest.buffers))

@@ -40,15 +40,15 @@ def launch(weight, x, out, live, tokens, rows, columns, gated, config, width, wa
 
     block, step, split, warps, stages = config
     kernel = products.gated_product if gated else products.product
-    constants = dict(ROWS=rows, COLUMNS=columns, BLOCK_R=block, BLOCK_N=width, BLOCK_K=step,
-                     num_warps=warps, num_stages=stages)
+    constants = dict(SCALED=False, ROWS=rows, COLUMNS=columns, BLOCK_R=block, BLOCK_N=width,
+                     BLOCK_K=step, num_warps=warps, num_stages=stages)
     if not gated:
         constants["SPLITS"] = split
     grid = (-(-rows // block), 1, split)
     if warm:
-        kernel.warmup(weight, x, out, live, tokens, grid=grid, **constants)
+        kernel.warmup(weight, x, out, live, tokens, weight, weight, grid=grid, **constants)
     else:
-        kernel[grid](weight, x, out, live, tokens, **constants)
+        kernel[grid](weight, x, out, live, tokens, weight, weight, **constants)
 
 
 def compile_one(task):
@@ -149,8 +149,8 @@ def vector(buffers, name, config, warm=False):
     kernel = products.gated_vector_product if gated else products.vector_product
     grid = (-(-rows // block),)
     (kernel.warmup if warm else kernel[grid])(
-        *buffers, ROWS=rows, COLUMNS=columns, BLOCK_R=block, BLOCK_K=step, num_warps=warps,
-        **({"grid": grid} if warm else {}))
+        *buffers, buffers[0], SCALED=False, ROWS=rows, COLUMNS=columns, BLOCK_R=block,
+        BLOCK_K=step, num_warps=warps, **({"grid": grid} if warm else {}))
 
 
 def warm_vector(task):

@@ -25,13 +25,13 @@ from measure import Harness, Model, Weights, contract, contract_of, wire
 from models import SHAPES, random_checkpoint, random_weights
 
 from helios_dod.ignition.cuda import lowering, nodes, prepare, tiles
-from helios_dod.ignition.cuda.weights import row_major
+from helios_dod.ignition.cuda.weights import in_e4m3, row_major
 from helios_dod.ignition.preparation.builder import Builder
 from helios_dod.ignition.preparation.contract import declare_shared
 from helios_dod.ignition.preparation.options import PAGE_TOKENS
 from helios_dod.limits import MEDIUM
 
-SHARED = ("initialize", "prefill_512")
+SHARED = ("initialize", f"prefill_{measure.PROMPT}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Variant:
     uses: str = "all"  # narrow: of few columns, and of the vocabulary; head: only of that
     blocks: int = 256
     ring: tuple[int, int, int] | None = None
+    tile: tuple[int, int, int, int] | None = None  # of attention that is no ring
+    vector: tuple[int, int, int] | None = None  # rows, step, warps of one token on e4m3
     overlap: int = 16
     early: int = 1
     shared: int | None = None
@@ -61,14 +63,17 @@ class Variant:
 NONE, OWN = Variant(), Variant(own=True)
 EIGHT, WIDE = (8, 6, 2), (16, 4, 2)
 SHARED_RING = Variant(WIDE, ring=(2, 4, 2), early=16, shared=31)
+VECTORS = [replace(OWN, vector=vector) for vector in (
+    (2, 4096, 4), (4, 4096, 8), (8, 4096, 8), (4, 2048, 4), (4, 1024, 2), (2, 2048, 2),
+    (2, 4096, 2), (8, 2048, 4))]
+LATE = [Variant(ring=(1, 4, 3)), Variant(ring=(1, 4, 2)), Variant(tile=(128, 1, 4, 3))]
 VARIANTS: dict[int, list[Variant]] = {  # a share of functions stays: what has one comes last
-    1: [OWN], 64: [OWN], 4: [OWN], 2: [OWN],
-    8: [NONE, OWN, SHARED_RING, replace(SHARED_RING, few=EIGHT)],
+    1: [OWN, *VECTORS], 64: [OWN], 256: [OWN, *LATE],
 }
 LONG, HOST_STEPS = 300, 100  # steps of what is landed; of a host's time
-BARS = (1, 8, 64)  # batches that have them
-ALONE = (8,)  # batches where the kernels of what is landed are timed alone
-CHOICES = ("few_tile", "ring_tile")
+BARS = (1, 8, 64, 256)  # batches that have them
+ALONE = (128, 256)  # batches where the kernels of what is landed are timed alone
+CHOICES = ("few_tile", "ring_tile", "decode_tile", "vector_tile")
 LANDED: dict[str, Any] = {name: getattr(lowering, name) for name in CHOICES}
 
 
@@ -85,22 +90,41 @@ def apply(variant: Variant) -> None:
         return None if variant.ring is None else tiles.RingTile(*variant.ring)
 
     changed: Any = lowering
-    changed.few_tile, changed.ring_tile = LANDED.values() if variant.own else (few, ring)
-    own = variant.own
+    def tile(*shape: int) -> tiles.DecodeTile:
+        return LANDED["decode_tile"](*shape) if variant.tile is None else tiles.DecodeTile(
+            *variant.tile, ahead=False)
+
+    def vector(columns: int, gated: bool, item: int = 2) -> tiles.Tile:
+        if item == 2 or variant.vector is None:
+            return LANDED["vector_tile"](columns, gated, item)
+        rows, step, warps = variant.vector
+        while columns % step:
+            step //= 2
+        return tiles.Tile(rows // (1 + gated), 1, step, 1, warps, 2)
+
+    chosen = (*list(LANDED.values())[:-1], vector) if variant.own else (few, ring, tile, vector)
+    for name, function in zip(CHOICES, chosen, strict=True):
+        setattr(changed, name, function)
+    own = variant.own and variant.overlap == Variant.overlap
     nodes.OVERLAP_TOKENS = tiles.OVERLAP_TOKENS if own else variant.overlap
     nodes.OVERLAP_LANES = tiles.OVERLAP_LANES if own else variant.overlap
+    own = variant.own and variant.early == Variant.early
     nodes.EARLY_TOKENS = tiles.EARLY_TOKENS if own else variant.early
+    nodes.EARLY_EIGHTHS = tiles.EARLY_EIGHTHS if own else variant.early
 
 
 def save(shape: str, path: str) -> None:
     """Lowers the shared programs, and decode programs in every variant, into one manifest."""
     builder, options = Builder(), measure.options_of(shape)
+    shape, _, weight_type = shape.partition("-")
     checkpoint = random_checkpoint(SHAPES[shape])
     shared = declare_shared(builder, options, checkpoint.config.vocabulary)
     decoder = Decoder(builder, shared, checkpoint, options)
     TextPrograms(builder, shared, TextModel(
         decoder.buffers.logits, decoder.embed, decoder.run_layers, decoder.head), options).emit()
     manifest, weights = builder.manifest, row_major(builder.manifest, builder.weights())
+    if weight_type == "fp8":
+        weights = in_e4m3(manifest, weights)
     graphs = prepare.separate_masks(manifest, builder.graphs)
     made = lowering.Lowering(manifest, PAGE_TOKENS)
     kept: list[tuple[Any, Any]] = []
@@ -137,20 +161,18 @@ def save(shape: str, path: str) -> None:
 def loaded(path: str) -> Harness:
     """The programs of a file on the device, 64 slots at the context."""
     from helios_dod.executors.cuda.executor import CudaExecutor
-    from helios_dod.executors.cuda.upload import RandomWeights
+    from helios_dod.executors.cuda.upload import RandomWeights, eighths_of
 
     manifest, graphs, context, nbytes, vectors = pickle.loads(Path(path).read_bytes())
     read = contract.GraphContract.FromString
     model = Model(wire.ExecutionManifest.FromString(manifest), Weights("weights", nbytes, ()),
                   contract_of([read(graph) for graph in graphs], context), vectors)
-    harness = Harness(model, CudaExecutor(), slots=64, pages=64 * 84, limits=MEDIUM,
-                      weights={"weights": RandomWeights(nbytes, vectors)})
+    slots = max(VARIANTS)
+    harness = Harness(model, CudaExecutor(), slots=slots, pages=slots * 84, limits=MEDIUM,
+                      weights={"weights": RandomWeights(nbytes, vectors, eighths_of(
+                          model.manifest.buffers))})
     print(f"loaded, {harness.executor.load_ns}", flush=True)
-    generator = np.random.default_rng(1)
-    for slot in range(64):
-        harness.admit(slot)
-        for _ in range(measure.CONTEXT // 512):
-            harness.prefill({slot: generator.integers(0, 128_000, 512).tolist()})
+    measure.fill(harness, slots)
     return harness
 
 

@@ -19,6 +19,7 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     U64: _ClassVar[DataType]
     U8: _ClassVar[DataType]
     I8: _ClassVar[DataType]
+    F8_E4M3: _ClassVar[DataType]
 
 class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -149,6 +150,7 @@ I64: DataType
 U64: DataType
 U8: DataType
 I8: DataType
+F8_E4M3: DataType
 OPERATION_UNSPECIFIED: Operation
 INITIALIZE: Operation
 RESTORE: Operation

@@ -7,6 +7,7 @@ is no file is copied the same way.
 
 import ctypes
 import os
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,16 +26,19 @@ NOISE_BYTES = 16 << 20  # of random weights that repeat
 THREADS_MAX = 8
 HOST_PAGE = 4096
 MAPPED = 0x02  # CU_MEMHOSTALLOC_DEVICEMAP
+F8_E4M3 = 10  # proto DataType
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 class RandomWeights:
     """A weight resource without bytes: noise made once and repeated on the device.
 
-    vectors: byte offset -> bytes that are not noise (norms, frequencies)."""
+    vectors: byte offset -> bytes that are not noise (norms, frequencies, factors); eighths:
+    (offset, bytes) of matrices in e4m3, where other noise has to be."""
 
-    def __init__(self, nbytes: int, vectors: dict[int, np.ndarray], seed: int = 0) -> None:
-        self.nbytes, self.vectors, self.seed = nbytes, vectors, seed
+    def __init__(self, nbytes: int, vectors: dict[int, np.ndarray],
+                 eighths: Sequence[tuple[int, int]] = (), seed: int = 0) -> None:
+        self.nbytes, self.vectors, self.eighths, self.seed = nbytes, vectors, eighths, seed
 
     def noise(self) -> np.ndarray:
         """NOISE_BYTES of bf16 normal values of standard deviation 0.02, as uint8."""
@@ -42,14 +46,27 @@ class RandomWeights:
             NOISE_BYTES // 2, np.float32) * np.float32(0.02)
         return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
 
+    def eighth_noise(self) -> np.ndarray:
+        """NOISE_BYTES of e4m3: normal values of standard deviation 82, towards zero."""
+        generator = np.random.default_rng(self.seed)
+        values = np.clip(generator.standard_normal(NOISE_BYTES, np.float32) * 82, -448, 448)
+        bits = np.maximum(np.abs(values), np.float32(2**-6)).view(np.uint32) >> 20
+        return ((bits - ((127 - 7) << 3)) | (np.signbit(values) << 7)).astype(np.uint8)
+
 
 def random_like(manifest: Any, name: str, data: np.ndarray) -> RandomWeights:
     """A weight resource whose matrices are random and whose vectors are those of `data`."""
-    exact = [buffer for buffer in manifest.buffers
-             if buffer.kind == WEIGHT and buffer.resource_id == name and len(buffer.shape) != 2]
+    own = [buffer for buffer in manifest.buffers
+           if buffer.kind == WEIGHT and buffer.resource_id == name]
     return RandomWeights(data.nbytes, {
         buffer.resource_offset: np.array(data[buffer.resource_offset :][: buffer.resource_nbytes])
-        for buffer in exact})
+        for buffer in own if len(buffer.shape) != 2}, eighths_of(own))
+
+
+def eighths_of(buffers: Iterable[Any]) -> list[tuple[int, int]]:
+    """Where weights in e4m3 lie: offset, bytes."""
+    return [(buffer.resource_offset, buffer.resource_nbytes) for buffer in buffers
+            if buffer.kind == WEIGHT and buffer.dtype == F8_E4M3]
 
 
 def upload(data: Any, address: int) -> None:
@@ -113,10 +130,18 @@ def _send(nbytes: int, address: int, memory: int, turns: np.ndarray, stop: np.nd
 
 
 def _spread(data: RandomWeights, address: int) -> None:
-    noise = data.noise()
-    call("cuMemcpyHtoD", address, noise.ctypes.data, min(noise.nbytes, data.nbytes))
-    for start in range(NOISE_BYTES, data.nbytes, NOISE_BYTES):
-        call("cuMemcpyDtoD", address + start, address, min(NOISE_BYTES, data.nbytes - start))
+    _repeat(data.noise(), address, data.nbytes)
+    if data.eighths:
+        noise = data.eighth_noise()
+        for offset, nbytes in data.eighths:
+            _repeat(noise, address + offset, nbytes)
     for offset, values in data.vectors.items():
         call("cuMemcpyHtoD", address + offset, values.ctypes.data, values.nbytes)
     call("cuCtxSynchronize")
+
+
+def _repeat(noise: np.ndarray, address: int, nbytes: int) -> None:
+    """Fills device memory with NOISE_BYTES again and again."""
+    call("cuMemcpyHtoD", address, noise.ctypes.data, min(NOISE_BYTES, nbytes))
+    for start in range(NOISE_BYTES, nbytes, NOISE_BYTES):
+        call("cuMemcpyDtoD", address + start, address, min(NOISE_BYTES, nbytes - start))

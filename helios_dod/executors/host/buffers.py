@@ -14,7 +14,7 @@ from helios_dod.executors.host.panels import PanelShape
 
 ALIGN = 64
 SLACK = 1024  # bytes behind an allocation that vectors may read past its end
-ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 1, 9: 1}  # proto DataType
+ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 1, 9: 1, 10: 1}  # proto DataType
 PAGES = 4  # proto Symbol: the pages that page copies name
 WEIGHT, STATE, CACHE, SCRATCH, STAGING, COMPLETION = 1, 2, 3, 4, 5, 6  # proto BufferKind
 COLUMNS = {

@@ -14,7 +14,7 @@ from helios_dod.ignition.prepared import PreparationError
 ARCHITECTURE = 90
 POINTERS = {
     wire.F32: "*fp32", wire.BF16: "*bf16", wire.I32: "*i32", wire.U32: "*u32", wire.I64: "*i64",
-    wire.U64: "*u64",
+    wire.U64: "*u64", wire.F8_E4M3: "*fp8e4nv",
 }
 USES = (wire.ADDRESS_USE_UNSPECIFIED, wire.ADDRESS_READ, wire.ADDRESS_WRITTEN,
         wire.ADDRESS_UPDATED)  # by the bits of the contract's Access

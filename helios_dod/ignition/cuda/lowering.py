@@ -9,6 +9,8 @@
                          in splits of the history that a second kernel adds
 
 What a product reads is bf16: each buffer that feeds one has a bf16 twin, which alone is written.
+Where weights are e4m3 and there may be several rows it is e4m3 too: norms write such a twin at
+once, other rows are quantised in a kernel of their own.
 """
 
 from typing import Any
@@ -21,23 +23,27 @@ from helios_dod.ignition.cuda.native import decode_shared, few_shared
 from helios_dod.ignition.cuda.nodes import power
 from helios_dod.ignition.cuda.tiles import (
     FEW_ROWS,
+    FEWER_TOKENS,
+    GROUP,
     FewTile,
     RingTile,
+    attention_tile,
     decode_tile,
     few_tile,
     gated_tile,
     product_tile,
+    quantise_warps,
     ring_tile,
     vector_tile,
+    wide_tile,
 )
 from helios_dod.ignition.preparation.builder import ELEMENT_BYTES
 
 COPY_GRID = 16  # page copies that run beside each other
 WORD_BLOCK = 1024
 ROW_BLOCK = 1024
-TILE_QUERIES = 64  # rows of an attention tile where a lane has many queries
-DECODE_ROWS = 16  # and where it has one, at least
-HISTORY_TOKENS = 64  # positions of one step of attention
+ROTATED_ROWS = 16  # packed rows that are rotated and stored together
+DECODE_ROWS = 16  # rows of an attention tile where a lane has one query, at least
 
 
 class Lowering(Drawing):
@@ -50,6 +56,7 @@ class Lowering(Drawing):
         self.body = wire.CudaBody()
         self.last: list[int] = []
         self.halves: set[int] = set()  # buffers whose bf16 twin this program wrote
+        self.quantised: set[int] = set()  # or whose e4m3 twin
         # Buffer -> splits of the products to be added to it, and their bias.
         self.pending: dict[int, tuple[int, int | None]] = {}
         self.add(wire.CudaNode(ingest=wire.CudaIngest(buffers=sorted(staged))))
@@ -144,17 +151,54 @@ class Lowering(Drawing):
             raise self.refusal("normalise", "this kind or group")
         columns, index = self.columns(op.input.buffer), op.input.buffer
         splits, bias = self.pending.pop(index, (0, None))
-        weight = Pointer(op.weight)
+        weight, tokens = Pointer(op.weight), self.capacity(op.rows)
+        if self.wants_eighth(op.output.buffer, tokens):
+            self.halves.discard(op.output.buffer)
+            output, scale = self.eighth(op.output.buffer)
+        else:
+            output, scale = self.half(op.output.buffer), weight
         self.launch(
-            self.rows.normalise, (self.capacity(op.rows),),
+            self.rows.normalise, (tokens,),
             dict(hidden=Pointer(index), partials=Pointer(self.partials),
                  added_bias=weight if bias is None else Pointer(bias), weight=weight,
                  bias=Pointer(op.bias) if op.has_bias else weight,
-                 output=self.half(op.output.buffer), live=self.live(op.rows),
-                 tokens=self.capacity(op.rows), epsilon=float(op.epsilon)),
+                 output=output, scale=scale, live=self.live(op.rows), tokens=tokens,
+                 epsilon=float(op.epsilon)),
             dict(SPLITS=splits, ADDED=bias is not None, LAYER=op.kind == wire.LAYER,
-                 BIAS=op.has_bias, COLUMNS=columns, BLOCK=power(columns)),
+                 BIAS=op.has_bias, QUANTISED=op.output.buffer in self.quantised,
+                 COLUMNS=columns, BLOCK=power(columns)),
             warps=8 if columns >= 2048 else 4)
+
+    def wants_eighth(self, index: int, tokens: int) -> bool:
+        """Whether what comes to read a buffer next is a product in e4m3."""
+        for name, op in self.waiting:
+            if name in ("product", "select_rows") and op.input.buffer == index:
+                return name == "product" and tokens > 1 and op.weight in self.factors
+        return False
+
+    def sources(self, op: Any) -> tuple[dict[str, Pointer], dict[str, bool], int]:
+        """Weight and rows of a product as arguments and constants; bytes of a weight."""
+        weight, index, tokens = Pointer(op.weight), op.input.buffer, self.capacity(op.rows)
+        if op.weight not in self.factors:
+            half = self.half(index, write=False)
+            return (dict(weight=weight, x=half, weight_scale=weight, x_scale=weight),
+                    dict(SCALED=False), 2)
+        if index not in self.quantised:
+            half, columns = self.half(index, write=False), self.columns(index)
+            x, scale = self.eighth(index)
+            self.launch(self.rows.quantise, (tokens,), dict(
+                rows=half, output=x, scale=scale, live=self.live(op.rows)),
+                dict(COLUMNS=columns, BLOCK=power(columns)), warps=quantise_warps(columns))
+        x, scale = self.eighth(index)
+        return (dict(weight=weight, x=x, weight_scale=Pointer(self.factors[op.weight]),
+                     x_scale=scale), dict(SCALED=True), 1)
+
+    def row_source(self, op: Any) -> tuple[dict[str, Pointer], dict[str, bool], int]:
+        """The same of a product of one token, whose row is bf16 whatever its weight is."""
+        scaled, weight = op.weight in self.factors, Pointer(op.weight)
+        scale = Pointer(self.factors[op.weight]) if scaled else weight
+        return (dict(weight=weight, x=self.half(op.input.buffer, write=False), weight_scale=scale),
+                dict(SCALED=scaled), 1 if scaled else 2)
 
     def _product(self, op: Any) -> None:
         name, follower = self.waiting[0] if self.waiting else ("", op)
@@ -176,33 +220,53 @@ class Lowering(Drawing):
         rows, columns = (axis.multiplier for axis in self.manifest.buffers[op.weight].shape)
         tokens = self.capacity(op.rows)
         few = few_tile(rows, columns, tokens, split)
-        if few is not None:
+        if few is not None and op.weight not in self.factors:
             self.multiply_few(op, out, few, rows, gated=False)
             return few.splits
         if tokens == 1:
             return self.multiply_one(op, out, rows, columns)
-        tile = product_tile(rows, columns, tokens, split)
+        if tokens > FEWER_TOKENS:
+            return self.multiply_wide(op, out, split)
+        sources, scaled, item = self.sources(op)
+        tile = product_tile(rows, columns, tokens, split, item)
         if split:
             self.scratch("partials", wire.F32, [tile.splits * tokens * rows])
         self.launch(
             self.products.product, (-(-rows // tile.rows), -(-tokens // tile.tokens), tile.splits),
-            dict(weight=Pointer(op.weight), x=self.half(op.input.buffer, write=False), out=out,
-                 live=self.live(op.rows), tokens=tokens),
-            dict(ROWS=rows, COLUMNS=columns, SPLITS=tile.splits, BLOCK_R=tile.rows,
+            dict(**sources, out=out, live=self.live(op.rows), tokens=tokens),
+            dict(**scaled, ROWS=rows, COLUMNS=columns, SPLITS=tile.splits, BLOCK_R=tile.rows,
                  BLOCK_N=tile.tokens, BLOCK_K=tile.columns),
             warps=tile.warps, stages=tile.stages)
         return tile.splits
 
     def multiply_one(self, op: Any, out: Pointer, rows: int, columns: int) -> int:
         """A product of one token into `out`, not split."""
-        tile = vector_tile(columns, gated=False)
+        sources, scaled, item = self.row_source(op)
+        tile = vector_tile(columns, gated=False, item=item)
         self.scratch("partials", wire.F32, [rows])
         self.launch(
-            self.products.vector_product, (-(-rows // tile.rows),),
-            dict(weight=Pointer(op.weight), x=self.half(op.input.buffer, write=False), out=out),
-            dict(ROWS=rows, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_K=tile.columns),
+            self.products.vector_product, (-(-rows // tile.rows),), dict(**sources, out=out),
+            dict(**scaled, ROWS=rows, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_K=tile.columns),
             warps=tile.warps)
         return 1
+
+    def multiply_wide(self, op: Any, out: Pointer, split: bool = False, gated: bool = False) -> int:
+        """A product of many tokens into `out`; its number of splits."""
+        rows, columns = (axis.multiplier for axis in self.manifest.buffers[op.weight].shape)
+        rows, tokens = rows // (1 + gated), self.capacity(op.rows)
+        sources, scaled, item = self.sources(op)
+        tile = wide_tile(rows, columns, tokens, gated, split, item)
+        if split:
+            self.scratch("partials", wire.F32, [tile.splits * tokens * rows])
+        function = self.products.wide_gated_product if gated else self.products.wide_product
+        self.launch(
+            function, (-(-rows // tile.rows) * -(-tokens // tile.tokens), tile.splits),
+            dict(**sources, out=out, live=self.live(op.rows), tokens=tokens),
+            dict(**scaled, ROWS=rows, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_N=tile.tokens,
+                 BLOCK_K=tile.columns, GROUP=GROUP) | (
+                     {} if gated else dict(SPLITS=tile.splits)),
+            warps=tile.warps, stages=tile.stages)
+        return tile.splits
 
     def multiply_few(self, op: Any, out: Pointer, tile: FewTile, rows: int, gated: bool) -> None:
         """A product of few tokens, or a gated one with that many rows in each half."""
@@ -239,24 +303,28 @@ class Lowering(Drawing):
             raise self.refusal("activation", "this kind, bias or order")
         tokens = self.capacity(op.rows)
         few = few_tile(half, columns, tokens, split=False)
-        if few is not None:
+        if few is not None and op.weight not in self.factors:
             self.multiply_few(op, self.half(activation.output.buffer), few, half, gated=True)
             return
-        x, out = self.half(op.input.buffer, write=False), self.half(activation.output.buffer)
+        out = self.half(activation.output.buffer)
         if tokens == 1:
-            tile = vector_tile(columns, gated=True)
+            sources, scaled, item = self.row_source(op)
+            tile = vector_tile(columns, gated=True, item=item)
             self.launch(
                 self.products.gated_vector_product, (-(-half // tile.rows),),
-                dict(weight=Pointer(op.weight), x=x, out=out),
-                dict(ROWS=half, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_K=tile.columns),
+                dict(**sources, out=out),
+                dict(**scaled, ROWS=half, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_K=tile.columns),
                 warps=tile.warps)
             return
-        tile = gated_tile(columns, tokens)
+        if tokens > FEWER_TOKENS:
+            self.multiply_wide(op, out, gated=True)
+            return
+        sources, scaled, item = self.sources(op)
+        tile = gated_tile(columns, tokens, item)
         self.launch(
             self.products.gated_product, (-(-half // tile.rows), -(-tokens // tile.tokens)),
-            dict(weight=Pointer(op.weight), x=x, out=out, live=self.live(op.rows),
-                 tokens=tokens),
-            dict(ROWS=half, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_N=tile.tokens,
+            dict(**sources, out=out, live=self.live(op.rows), tokens=tokens),
+            dict(**scaled, ROWS=half, COLUMNS=columns, BLOCK_R=tile.rows, BLOCK_N=tile.tokens,
                  BLOCK_K=tile.columns),
             warps=tile.warps, stages=tile.stages)
 
@@ -294,28 +362,28 @@ class Lowering(Drawing):
         query = Pointer(self.scratch("query.bf16", wire.BF16, [
             wire.Extent(symbol=wire.PACKED, multiplier=1), attention.heads * head]))
         self.launch(
-            self.rows.rotate_and_store, (self.packed, attention.heads + 2 * key_heads),
+            self.rows.rotate_and_store, (-(-self.packed // ROTATED_ROWS), key_heads),
             dict(**arguments, **self.operands(write, "position lane slot table"), query=query,
                  keys=self.used(write.key_cache, WRITE),
                  values=self.used(write.value_cache, WRITE), live=self.live(wire.ROWS_PACKED)),
-            dict(**constants, SPLITS=splits), warps=1)
+            dict(**constants, SPLITS=splits, BLOCK=ROTATED_ROWS))
         self.attention(attention, query)
 
     def attention(self, op: Any, query: Pointer) -> None:
         """Attention of every packed row, into the bf16 twin of its output."""
         group = power(op.heads // op.key_heads)
-        queries = max(1, TILE_QUERIES // group)
-        tiles = -(-self.packed // queries)
+        tile = attention_tile(self.packed, op.head)
+        queries = max(1, tile.rows // group)
         self.launch(
-            self.attend.attention, (self.batch * tiles, op.key_heads),
+            self.attend.attention, (-(-self.packed // queries) + self.batch - 1, op.key_heads),
             dict(query=query, output=self.half(op.output.buffer),
                  **self.operands(op, "position slot table query_start query_length"),
                  keys=self.used(op.key_cache, READ), values=self.used(op.value_cache, READ),
                  live=self.live(wire.ROWS_LANES), stride=self.stride(), scale=float(op.scale)),
             dict(HEADS=op.heads, KEY_HEADS=op.key_heads, HEAD=op.head, PAGE=self.page_tokens,
-                 WINDOW=op.window, TILES=tiles, BLOCK_Q=queries, GROUP=group,
-                 PAGES=HISTORY_TOKENS // self.page_tokens),
-            warps=4, stages=3)
+                 WINDOW=op.window, LANES=power(self.batch), BLOCK_Q=queries, GROUP=group,
+                 BLOCK_T=tile.tokens),
+            warps=tile.warps, stages=tile.stages)
 
     def decode_attention(self, write: Any, op: Any, arguments: dict[str, Any],
                          constants: dict[str, Any]) -> None:

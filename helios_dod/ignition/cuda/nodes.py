@@ -5,7 +5,12 @@ from typing import Any
 from helios_dod.contract.operations import OPERATIONS, ROLE_ACCESS
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.cuda.library import Library, Pointer
-from helios_dod.ignition.cuda.tiles import EARLY_TOKENS, OVERLAP_LANES, OVERLAP_TOKENS
+from helios_dod.ignition.cuda.tiles import (
+    EARLY_EIGHTHS,
+    EARLY_TOKENS,
+    OVERLAP_LANES,
+    OVERLAP_TOKENS,
+)
 from helios_dod.ignition.preparation.builder import ELEMENT_BYTES, OPERATION_FIELDS
 from helios_dod.ignition.prepared import PreparationError
 
@@ -24,6 +29,7 @@ class Nodes:
     body: wire.CudaBody
     last: list[int]  # nodes that the next one waits for
     halves: set[int]  # buffers whose bf16 twin the program wrote
+    quantised: set[int]  # and whose e4m3 twin
 
     def __init__(self, manifest: wire.ExecutionManifest, page_tokens: int) -> None:
         from helios_dod.ignition.kernels import attention, decoding, products, rows, sampling
@@ -34,6 +40,10 @@ class Nodes:
         self.library = Library(manifest)
         self.made: dict[str, int] = {}  # own scratch by name
         self.partials = self.scratch("partials", wire.F32, [1])
+        numbers = {buffer.name: i for i, buffer in enumerate(manifest.buffers)}
+        self.factors = {  # weights in e4m3 -> factors of their rows
+            i: numbers[f"{buffer.name}.scale"] for i, buffer in enumerate(manifest.buffers)
+            if buffer.kind == wire.WEIGHT and buffer.dtype == wire.F8_E4M3}
 
     def scratch(self, name: str, dtype: wire.DataType, shape: list[Any]) -> int:
         """A scratch buffer of this name; a constant one grows to the largest shape asked for."""
@@ -53,9 +63,17 @@ class Nodes:
         buffer = self.manifest.buffers[index]
         if write:
             self.halves.add(index)
+            self.quantised.discard(index)
         elif index not in self.halves:
             raise self.refusal("product", f"rows of {buffer.name} in float32")
         return Pointer(self.scratch(f"{buffer.name}.bf16", wire.BF16, list(buffer.shape)))
+
+    def eighth(self, index: int) -> tuple[Pointer, Pointer]:
+        """The e4m3 twin of a buffer and the factors of its rows, to be written."""
+        buffer = self.manifest.buffers[index]
+        self.quantised.add(index)
+        return (Pointer(self.scratch(f"{buffer.name}.e4m3", wire.F8_E4M3, list(buffer.shape))),
+                Pointer(self.scratch(f"{buffer.name}.scale", wire.F32, [buffer.shape[0]])))
 
     def columns(self, index: int) -> int:
         """Elements of one row of a buffer of constant width."""
@@ -86,7 +104,8 @@ class Nodes:
         """Appends a kernel node."""
         x, y, z = (*grid, 1, 1)[:3]
         if "EARLY" in function.arg_names:
-            constants = constants | dict(EARLY=self.packed <= EARLY_TOKENS)
+            most = EARLY_EIGHTHS if self.factors else EARLY_TOKENS
+            constants = constants | dict(EARLY=self.packed <= most)
         self.add(wire.CudaNode(kernel=self.library.kernel(
             function, (x, y, z), arguments, constants, warps, stages)))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.ignition.cuda.lowering import Lowering
-from helios_dod.ignition.cuda.weights import row_major
+from helios_dod.ignition.cuda.weights import in_e4m3, row_major
 from helios_dod.ignition.prepared import Prepared
 
 MASKED = (wire.PREFILL, wire.MIXED, wire.DECODE)  # operations whose lanes may be under a grammar
@@ -63,16 +63,22 @@ def lower(manifest: wire.ExecutionManifest, graphs: list[contract.GraphContract]
     return graphs
 
 
-def for_cuda(prepared: Prepared) -> Prepared:
+WEIGHT_TYPES = ("bf16", "fp8")  # of the matrices of layers
+
+
+def for_cuda(prepared: Prepared, weight_type: str = "bf16") -> Prepared:
     """The core of the same model for target cuda-sm90. Raises PreparationError."""
+    assert weight_type in WEIGHT_TYPES
     manifest = wire.ExecutionManifest()
     manifest.CopyFrom(prepared.manifest)
-    weights = row_major(manifest, prepared.weights)
+    weights, identity = row_major(manifest, prepared.weights), "cuda-sm90"
+    if weight_type == "fp8":
+        weights, identity = in_e4m3(manifest, weights), f"{identity}-fp8"
     serving = contract.ServingContract()
     serving.CopyFrom(prepared.contract)
     model = serving.model
     graphs = lower(manifest, list(model.graphs), model.cache.page_tokens)
     del model.graphs[:]
     model.graphs.extend(graphs)
-    serving.cache_identity = f"{prepared.contract.cache_identity}-cuda-sm90"
+    serving.cache_identity = f"{prepared.contract.cache_identity}-{identity}"
     return replace(prepared, manifest=manifest, contract=serving, weights=weights)

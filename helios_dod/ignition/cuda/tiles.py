@@ -1,6 +1,6 @@
 """Which tiles a kernel uses for a shape. Behind the choices: perf/h200/tune.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helios_dod.ignition.prepared import PreparationError
 
@@ -21,25 +21,37 @@ class Tile:
     stages: int
 
 
-VECTOR_STEP = 2048  # columns of a step of a one-token product
-VECTOR_VALUES = 1024  # weights of a step at least
+VECTOR_BYTES = 4096  # of a row of weights in a step of a one-token product
+VECTOR_VALUES = 2048  # bytes of weights of a step at least
+VECTOR_STEP_MIN = 1024  # columns of a step of several rows
 OVERLAP_TOKENS = 16  # programs of more tokens are slower with kernels that overlap,
 OVERLAP_LANES = 64  # decode programs of more lanes
-EARLY_TOKENS = 16  # and of more than these, where small kernels let the next begin early
+EARLY_TOKENS = 16  # and of more than these, where small kernels let the next begin early,
+EARLY_EIGHTHS = 64  # or than these where weights are e4m3
 
 
-def vector_tile(columns: int, gated: bool) -> Tile:
-    """Tile of a product with one token."""
-    step = VECTOR_STEP
+VECTOR_ROWS = 4  # of a step of weights in e4m3, gated ones 2 of each half
+
+
+def vector_tile(columns: int, gated: bool, item: int = 2) -> Tile:
+    """Tile of a product with one token; item: bytes of a weight."""
+    step = VECTOR_BYTES // item
     while columns % step:
         step //= 2
-    rows = max(1, VECTOR_VALUES // step)
-    return Tile(rows, 1, step, 1, max(1, rows * step // (256 if gated else 512)), 2)
+    if item == 1 and step >= VECTOR_STEP_MIN:  # more of a row to each thread: values are widened
+        return Tile(VECTOR_ROWS // (1 + gated), 1, step, 1, 4, 2)
+    rows = max(1, VECTOR_VALUES // (step * item))
+    return Tile(rows, 1, step, 1, max(1, rows * step * item // (512 if gated else 1024)), 2)
+
+
+def quantise_warps(columns: int) -> int:
+    """Warps of a row that is quantised."""
+    return 16 if columns > 8192 else 8 if columns >= 2048 else 4
 
 
 def step_columns(columns: int, most: int) -> int:
     """The largest step that divides the columns."""
-    for step in (128, 64, 32, 16):
+    for step in (256, 128, 64, 32, 16):
         if step <= most and columns % step == 0:
             return step
     raise PreparationError(f"{columns} columns: expected a multiple of 16")
@@ -57,24 +69,61 @@ def split_count(rows: int, columns: int, step: int, tile_rows: int, wanted: int)
     return best
 
 
-def product_tile(rows: int, columns: int, tokens: int, splits: bool) -> Tile:
-    """Tile of a product of a [rows, columns] weight with so many tokens at most."""
-    if tokens > 64:
-        step = step_columns(columns, 64)
-        return Tile(128, 128, step, 1, 8, 3)
-    step = step_columns(columns, 128)
+def product_tile(rows: int, columns: int, tokens: int, splits: bool, item: int = 2) -> Tile:
+    """Tile of a product of a [rows, columns] weight with at most FEWER_TOKENS tokens; item: bytes
+    of a weight."""
+    step = step_columns(columns, 256 // item)
     width = max(16, 1 << (tokens - 1).bit_length())
     count = split_count(rows, columns, step, 64, PROCESSORS) if splits else 1
     return Tile(64, width, step, count, 4, 4 if width <= 32 else 3)
 
 
-def gated_tile(columns: int, tokens: int) -> Tile:
-    """Tile of a gated product; `rows` are those of each half."""
-    if tokens > 64:
-        return Tile(64, 128, step_columns(columns, 64), 1, 8, 3)
+def gated_tile(columns: int, tokens: int, item: int = 2) -> Tile:
+    """Tile of a gated product of at most FEWER_TOKENS tokens; `rows` are those of each half."""
     width = max(16, 1 << (tokens - 1).bit_length())
-    step = step_columns(columns, 128 if width <= 32 else 64)
+    step = step_columns(columns, (256 if width <= 32 else 128) // item)
     return Tile(64, width, step, 1, 4, 3)
+
+
+FEWER_TOKENS = 64  # with more, tokens are a product's first operand
+GROUP = 8  # blocks of tokens that take turns over all rows
+WIDE_SPLITS = 4
+WIDE_BLOCKS = 90  # a product's blocks of the larger tile at least
+
+
+def wide_tile(rows: int, columns: int, tokens: int, gated: bool, splits: bool, item: int = 2
+              ) -> Tile:
+    """Tile of a product of more tokens; of a gated one `rows` are those of each half."""
+    step = step_columns(columns, 128 // item)
+    for tile in (Tile(256, 128, step, 1, 8, 4), Tile(128, 128, step, 1, 4, 4)):
+        blocks = -(-rows * (1 + gated) // tile.rows) * -(-tokens // tile.tokens)
+        while splits and 2 * blocks <= PROCESSORS and tile.splits < WIDE_SPLITS and not (
+                columns % (2 * tile.splits * step) or columns // (2 * tile.splits) < SPAN_MIN):
+            tile, blocks = replace(tile, splits=2 * tile.splits), 2 * blocks
+        if blocks >= WIDE_BLOCKS:
+            break
+    return replace(tile, rows=tile.rows // (1 + gated))
+
+
+MANY_QUERIES = 512  # packed rows of programs whose attention has larger tiles
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Tile of attention of many queries: rows (queries times heads of a key head), positions of a
+    step."""
+
+    rows: int
+    tokens: int
+    warps: int
+    stages: int
+
+
+def attention_tile(packed: int, head: int) -> AttentionTile:
+    """Tile of attention of so many packed rows."""
+    if packed < MANY_QUERIES or head > 128:
+        return AttentionTile(64, 64, 4, 2)
+    return AttentionTile(128, 128, 8, 3)
 
 
 @dataclass(frozen=True)
@@ -160,14 +209,16 @@ class RingTile:
 CLUSTER_MAX = 8  # blocks of a cluster on every device of the architecture
 RING_QUERIES = 8  # heads of a key head at most
 RING_LANES = range(3, OVERLAP_LANES + 1)  # it gains by overlapping
+RING_HEAD = 64  # columns of heads that are in rings with more lanes too
 RING_FEW = 16  # lanes whose rings are short: products of few tokens need the L1 cache
 
 
 def ring_tile(lanes: int, heads: int, key_heads: int, head: int, page_tokens: int
               ) -> RingTile | None:
     """Tile of attention of one query a lane; None where the shape has to be another one's."""
-    if heads // key_heads > RING_QUERIES or head > 128 or page_tokens != 16 or (
-            lanes not in RING_LANES):
+    if heads // key_heads > RING_QUERIES or head > 128 or page_tokens != 16:
+        return None
+    if lanes not in RING_LANES and not (lanes > OVERLAP_LANES and head <= RING_HEAD):
         return None
     shares = lanes in SHARE_LANES
     splits, blocks = CLUSTER_MAX, PROCESSORS if shares else 2 * PROCESSORS

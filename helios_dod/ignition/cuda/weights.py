@@ -1,10 +1,10 @@
-"""Weights as CUDA kernels read them: matrices in rows of bf16, vectors as they were.
+"""Weights as CUDA kernels read them: matrices in rows of bf16 or e4m3, vectors as they were.
 
 Quantised tensors are dequantised to float32 and rounded to bf16, to nearest even, before a recipe
 sees them; so a recipe stacks what belongs together, whatever types a file mixes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,15 +12,47 @@ import numpy as np
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.executors.host.panels import PanelShape, pack_matrix, unpack_matrix
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint, Tensor
+from helios_dod.ignition.floats import E4M3_MAX, to_bf16, to_e4m3
 from helios_dod.ignition.prepared import WEIGHT_ALIGNMENT, WeightPart, Weights
 
 BF16_BYTES = 2
+ROWS_AT_ONCE = 1024
+EMPTY_FACTOR = 2.0**-12  # of a row of zeros, where any is right: of made ones (upload.py) it is too
 
 
-def to_bf16(values: np.ndarray) -> np.ndarray:
-    """float32 -> bf16 bits (uint16), rounded to nearest even; values are finite."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+class Quantised:
+    """A bf16 matrix [rows, columns] in e4m3 with one factor a row, which its values are multiplied
+    with; the matrix is read once, where its bits are made before its factors."""
+
+    def __init__(self, rows: int, columns: int, produce: Callable[[], np.ndarray]) -> None:
+        self.shape, self.produce = (rows, columns), produce
+        self.scale: np.ndarray | None = None
+
+    def _parts(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Rows, their values as float32, their factors."""
+        stored = self.produce().view(np.uint16).reshape(self.shape)
+        self.scale = np.empty(self.shape[0], np.float32)
+        for first in range(0, self.shape[0], ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            values = (stored[rows].astype(np.uint32) << 16).view(np.float32)
+            peak = np.abs(values).max(axis=1)
+            self.scale[rows] = np.where(peak > 0, peak / np.float32(E4M3_MAX), EMPTY_FACTOR)
+            yield rows, values, self.scale[rows, None]
+
+    def bits(self) -> np.ndarray:
+        """uint8 [rows * columns]."""
+        out = np.empty(self.shape, np.uint8)
+        for rows, values, scale in self._parts():
+            out[rows] = to_e4m3(values / scale)
+        return out.reshape(-1)
+
+    def factors(self) -> np.ndarray:
+        """uint8: float32 [rows]."""
+        if self.scale is None:
+            for _ in self._parts():
+                pass
+        assert self.scale is not None
+        return self.scale.view(np.uint8)
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -63,6 +95,47 @@ def row_major(manifest: wire.ExecutionManifest, weights: Weights) -> Weights:
         buffer.resource_offset, buffer.resource_nbytes = offset, nbytes
         made.append(WeightPart(buffer.name, offset, nbytes, produce))
         end = offset + nbytes
+    return Weights(weights.resource_id, end, tuple(made))
+
+
+def in_e4m3(manifest: wire.ExecutionManifest, weights: Weights) -> Weights:
+    """Turns the BF16 matrices of products into F8_E4M3 and adds F32 [rows] factors behind each, by
+    the name NAME.scale, in place; their weights. The embedding and the head stay as they are."""
+    products: set[int] = set()
+    kept: set[int] = set()
+    for body in manifest.host_bodies:
+        for operation in body.operations:
+            if operation.HasField("embed"):
+                kept.add(operation.embed.table)
+            if operation.HasField("product"):
+                product = operation.product
+                shape = manifest.buffers[product.output.buffer].shape
+                (kept if shape[0].symbol == wire.LOGIT_ROWS else products).add(product.weight)
+    parts = {part.name: part for part in weights.parts}
+    made: list[WeightPart] = []
+    end = 0
+
+    def place(buffer: wire.Buffer, nbytes: int, produce: Callable[[], np.ndarray]) -> None:
+        nonlocal end
+        offset = -(-end // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
+        buffer.resource_offset, buffer.resource_nbytes = offset, nbytes
+        made.append(WeightPart(buffer.name, offset, nbytes, produce))
+        end = offset + nbytes
+
+    for index, buffer in enumerate(list(manifest.buffers)):
+        if buffer.kind != wire.WEIGHT:
+            continue
+        if index not in products - kept:
+            place(buffer, buffer.resource_nbytes, parts[buffer.name].produce)
+            continue
+        rows, columns = (axis.multiplier for axis in buffer.shape)
+        matrix = Quantised(rows, columns, parts[buffer.name].produce)
+        buffer.dtype = wire.F8_E4M3
+        place(buffer, rows * columns, matrix.bits)
+        factors = manifest.buffers.add(
+            name=f"{buffer.name}.scale", kind=wire.WEIGHT, dtype=wire.F32,
+            resource_id=buffer.resource_id, shape=[wire.Extent(multiplier=rows)])
+        place(factors, 4 * rows, matrix.factors)
     return Weights(weights.resource_id, end, tuple(made))
 
 

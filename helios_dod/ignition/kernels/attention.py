@@ -27,24 +27,70 @@ def page_tile(table, keys, values, t0, end, key_head, KEY_HEADS: tl.constexpr, H
 
 
 @triton.jit
+def tile_of(query_length, live, BLOCK_Q: tl.constexpr, LANES: tl.constexpr):
+    """Lane and first query of a program's tile, the last tile of all first; lane LANES: none is
+    left. Tiles of a lane do not reach into the next one."""
+    lane = tl.arange(0, LANES)
+    length = tl.load(query_length + lane, mask=lane < tl.load(live), other=0)
+    tiles = tl.cdiv(length, BLOCK_Q)
+    ends = tl.cumsum(tiles, axis=0)
+    tile = tl.max(ends, axis=0) - 1 - tl.program_id(0)
+    before = ends <= tile
+    first = (tile - tl.sum(tl.where(before, tiles, 0), axis=0)) * BLOCK_Q
+    return tl.where(tile < 0, LANES, tl.sum(before.to(tl.int32), axis=0)), first
+
+
+@triton.jit
+def attend(q, pages, keys, values, where, begin, end, last, key_head, top, total, acc, factor,
+           KEY_HEADS: tl.constexpr, HEAD: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
+           BLOCK_T: tl.constexpr, MASKED: tl.constexpr):
+    """Adds positions begin .. end - 1 to the running sums; not MASKED: every query sees them."""
+    d = tl.arange(0, HEAD)
+    for t0 in range(begin, end, BLOCK_T):
+        t = t0 + tl.arange(0, BLOCK_T)
+        page = tl.load(pages + t // PAGE, mask=t < last, other=0).to(tl.int64)
+        plane = (page * KEY_HEADS + key_head) * (HEAD * PAGE)
+        place = tl.max_contiguous(tl.multiple_of(plane + t % PAGE, PAGE), PAGE)
+        key = tl.load(keys + place[None, :] + d[:, None] * PAGE)
+        place = tl.multiple_of(plane + t % PAGE * HEAD, PAGE)
+        if MASKED:
+            value = tl.load(values + place[:, None] + d[None, :], mask=(t < last)[:, None],
+                            other=0.0)
+            seen = t[None, :] <= where[:, None]
+            if WINDOW > 0:
+                seen &= t[None, :] > where[:, None] - WINDOW
+            score = tl.where(seen, tl.dot(q, key) * factor, LEAST)
+            higher = tl.maximum(top, tl.max(score, axis=1))
+            weight = tl.where(seen, tl.exp2(score - higher[:, None]), 0.0)
+        else:
+            value = tl.load(values + place[:, None] + d[None, :])
+            score = tl.dot(q, key)
+            higher = tl.maximum(top, tl.max(score, axis=1) * factor)
+            weight = tl.exp2(score * factor - higher[:, None])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(weight, axis=1)
+        acc = tl.dot(weight.to(tl.bfloat16), value, acc * shrink[:, None])
+        top = higher
+    return top, total, acc
+
+
+@triton.jit
 def attention(query, output, position, slot, table, keys, values, query_start, query_length,
               live, stride, scale, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
-              HEAD: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, TILES: tl.constexpr,
-              BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, PAGES: tl.constexpr):
+              HEAD: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, LANES: tl.constexpr,
+              BLOCK_Q: tl.constexpr, GROUP: tl.constexpr, BLOCK_T: tl.constexpr):
     """Causal attention of BLOCK_Q queries of one lane and the heads that share a key head.
 
-    Grid: lanes * TILES, key heads. query, output: bf16 [rows, HEADS * HEAD]. GROUP: heads a key
-    head, up to a power of two."""
+    Grid: tiles of all lanes, key heads. query, output: bf16 [rows, HEADS * HEAD]. GROUP: heads a
+    key head, up to a power of two. Positions that all queries of a tile see come first."""
     gdc_wait()
     gdc_launch_dependents()
-    lane = tl.program_id(0) // TILES
-    first = tl.program_id(0) % TILES * BLOCK_Q
-    lanes = tl.load(live)
+    lane, first = tile_of(query_length, live, BLOCK_Q, LANES)
+    if lane == LANES:
+        return
     length = tl.load(query_length + lane)
     start = tl.load(query_start + lane)
     slot_row = tl.load(slot + lane).to(tl.int64)
-    if (lane >= lanes) | (first >= length):
-        return
     key_head = tl.program_id(1)
     m = tl.arange(0, BLOCK_Q * GROUP)
     d = tl.arange(0, HEAD)
@@ -55,30 +101,23 @@ def attention(query, output, position, slot, table, keys, values, query_start, q
                 other=0.0)
     where = tl.load(position + row, mask=own, other=-1)
     last = tl.max(where, axis=0) + 1
-    BLOCK_T: tl.constexpr = PAGES * PAGE
+    least = tl.min(tl.where(own, where, last), axis=0)
     begin = 0
     if WINDOW > 0:
-        least = tl.min(tl.where(own, where, last), axis=0)
         begin = tl.maximum(least - WINDOW + 1, 0) // BLOCK_T * BLOCK_T
     pages = table + slot_row * stride
     top = tl.full([BLOCK_Q * GROUP], LEAST, tl.float32)
     total = tl.zeros([BLOCK_Q * GROUP], tl.float32)
     acc = tl.zeros([BLOCK_Q * GROUP, HEAD], tl.float32)
-    for t0 in range(begin, last, BLOCK_T):
-        key, value = page_tile(pages, keys, values, t0, last, key_head, KEY_HEADS, HEAD, PAGE,
-                               PAGES)
-        t = t0 + tl.arange(0, BLOCK_T)
-        seen = t[None, :] <= where[:, None]
-        if WINDOW > 0:
-            seen &= t[None, :] > where[:, None] - WINDOW
-        score = tl.where(seen, tl.dot(q, key) * (scale * LOG2_E), LEAST)
-        higher = tl.maximum(top, tl.max(score, axis=1))
-        weight = tl.where(seen, tl.exp2(score - higher[:, None]), 0.0)
-        shrink = tl.exp2(top - higher)
-        total = total * shrink + tl.sum(weight, axis=1)
-        acc = acc * shrink[:, None]
-        acc = tl.dot(weight.to(tl.bfloat16), value, acc)
-        top = higher
+    if WINDOW == 0:
+        middle = (least + 1) // BLOCK_T * BLOCK_T
+        top, total, acc = attend(q, pages, keys, values, where, begin, middle, last, key_head, top,
+                                 total, acc, scale * LOG2_E, KEY_HEADS, HEAD, PAGE, WINDOW,
+                                 BLOCK_T, False)
+        begin = middle
+    top, total, acc = attend(q, pages, keys, values, where, begin, last, last, key_head, top,
+                             total, acc, scale * LOG2_E, KEY_HEADS, HEAD, PAGE, WINDOW, BLOCK_T,
+                             True)
     result = (acc / total[:, None]).to(tl.bfloat16)
     tl.store(output + head[:, None].to(tl.int64) * HEAD + d[None, :], result, mask=own[:, None])
 

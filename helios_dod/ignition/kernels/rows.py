@@ -10,6 +10,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 SILU, GELU_TANH, GELU_ERF, RELU = (tl.constexpr(kind) for kind in (1, 2, 3, 4))  # ActivationKind
+E4M3_MAX = tl.constexpr(448.0)
+TINY = tl.constexpr(1.0e-30)  # so that a row of zeros has a factor
 
 
 @triton.jit
@@ -118,20 +120,51 @@ def select_rows(source, index, output, live, COLUMNS: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
-def normalise(hidden, partials, added_bias, weight, bias, output, live, tokens, epsilon,
+def store_eighths(value, peak, output, scale, r, c, mask, alive, COLUMNS: tl.constexpr):
+    """output[r] = value in e4m3, divided by scale[r]: the largest magnitude, peak, becomes the
+    largest of e4m3."""
+    factor = tl.maximum(peak, TINY) / E4M3_MAX
+    tl.store(output + r.to(tl.int64) * COLUMNS + c, (value / factor).to(tl.float8e4nv),
+             mask=mask & alive)
+    tl.store(scale + r, factor, mask=alive)
+
+
+@triton.jit
+def sum_and_peak(sum_a, peak_a, sum_b, peak_b):
+    """Combines sums, and maxima."""
+    return sum_a + sum_b, tl.maximum(peak_a, peak_b)
+
+
+@triton.jit
+def quantise(rows, output, scale, live, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """output[r] * scale[r] = rows[r], in e4m3 of bf16. Grid: rows."""
+    gdc_wait()
+    gdc_launch_dependents()
+    r = tl.program_id(0)
+    c = tl.arange(0, BLOCK)
+    alive = r < tl.load(live)
+    mask = c < COLUMNS
+    value = tl.load(rows + r.to(tl.int64) * COLUMNS + c, mask=mask, other=0.0).to(tl.float32)
+    peak = tl.max(tl.abs(value), axis=0)
+    store_eighths(value, peak, output, scale, r, c, mask, alive, COLUMNS)
+
+
+@triton.jit
+def normalise(hidden, partials, added_bias, weight, bias, output, scale, live, tokens, epsilon,
               SPLITS: tl.constexpr, ADDED: tl.constexpr, LAYER: tl.constexpr, BIAS: tl.constexpr,
-              COLUMNS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+              QUANTISED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+              EARLY: tl.constexpr):
     """hidden[r] += partial products, and their bias where ADDED is set; output[r] = hidden[r] / rms
     * weight, or where LAYER is set the same of what is left without its mean; + bias. Grid: rows.
 
-    hidden: f32 [., COLUMNS], partials: f32 [SPLITS, tokens, COLUMNS], output: bf16. EARLY: the
-    next kernel may begin before this one's wait is over."""
+    hidden: f32 [., COLUMNS], partials: f32 [SPLITS, tokens, COLUMNS], output: bf16, or as
+    store_eighths'. EARLY: the next kernel may begin before this one's wait is over."""
     if EARLY:
         gdc_launch_dependents()
     r = tl.program_id(0)
     c = tl.arange(0, BLOCK)
     mask = c < COLUMNS
-    scale = tl.load(weight + c, mask=mask, other=0.0)
+    gain = tl.load(weight + c, mask=mask, other=0.0)
     gdc_wait()
     if not EARLY:
         gdc_launch_dependents()
@@ -147,11 +180,19 @@ def normalise(hidden, partials, added_bias, weight, bias, output, live, tokens, 
         tl.store(place, value, mask=mask & alive)
     if LAYER:
         value = tl.where(mask, value - tl.sum(value, axis=0) / COLUMNS, 0.0)
-    factor = tl.rsqrt(tl.sum(value * value, axis=0) / COLUMNS + epsilon)
-    value = value * factor * scale
+    if QUANTISED:
+        total, peak = tl.reduce((value * value, tl.abs(value * gain)), 0, sum_and_peak)
+    else:
+        total = tl.sum(value * value, axis=0)
+    factor = tl.rsqrt(total / COLUMNS + epsilon)
+    value = value * factor * gain
     if BIAS:
         value += tl.load(bias + c, mask=mask, other=0.0)
-    tl.store(output + r.to(tl.int64) * COLUMNS + c, value.to(tl.bfloat16), mask=mask & alive)
+    if QUANTISED:
+        peak = tl.max(tl.abs(value), axis=0) if BIAS else peak * factor
+        store_eighths(value, peak, output, scale, r, c, mask, alive, COLUMNS)
+    else:
+        tl.store(output + r.to(tl.int64) * COLUMNS + c, value.to(tl.bfloat16), mask=mask & alive)
 
 
 @triton.jit
@@ -183,7 +224,8 @@ def activate(partials, bias, output, live, tokens, SPLITS: tl.constexpr, KIND: t
 @triton.jit
 def turn(where, frequencies, magnitude, HEAD: tl.constexpr, HALF: tl.constexpr,
          INTERLEAVED: tl.constexpr):
-    """Of each element of a head: its partner, and cosine and signed sine at a position."""
+    """Of each element of a head: its partner, and cosine and signed sine at a position, or at each
+    of several [M, 1]."""
     d = tl.arange(0, HEAD)
     turned = d < 2 * HALF
     if HALF == 0:
@@ -221,7 +263,8 @@ def added(partials, bias, row, column, mask, tokens, SPLITS: tl.constexpr, COLUM
 def rotated(partials, bias, weight, row, column, mask, partner, cosine, sine, tokens, epsilon,
             SPLITS: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr, BIAS: tl.constexpr,
             NORM: tl.constexpr):
-    """Heads that begin at columns [M, 1] of a product's row, normed and rotated: bf16 [M, HEAD]."""
+    """Heads that begin at columns [M, 1] of a product's row, normed and rotated: bf16 [M, HEAD].
+    row, partner, cosine and sine: of all M, or [M, 1] rows with their own angles."""
     d = tl.arange(0, HEAD)
     own = added(partials, bias, row, column + d[None, :], mask, tokens, SPLITS, COLUMNS, BIAS)
     other = added(partials, bias, row, column + partner[None, :], mask, tokens, SPLITS, COLUMNS,
@@ -230,7 +273,7 @@ def rotated(partials, bias, weight, row, column, mask, partner, cosine, sine, to
         factor = tl.rsqrt(tl.sum(own * own, axis=1) / HEAD + epsilon)[:, None]
         own = own * factor * tl.load(weight + d)[None, :]
         other = other * factor * tl.load(weight + partner)[None, :]
-    return (own * cosine[None, :] + sine[None, :] * other).to(tl.bfloat16)
+    return (own * cosine + sine * other).to(tl.bfloat16)
 
 
 @triton.jit
@@ -239,40 +282,41 @@ def rotate_and_store(partials, bias, query_norm, key_norm, position, lane, slot,
                      SPLITS: tl.constexpr, HEADS: tl.constexpr,
                      KEY_HEADS: tl.constexpr, HEAD: tl.constexpr, HALF: tl.constexpr,
                      PAGE: tl.constexpr, INTERLEAVED: tl.constexpr, BIAS: tl.constexpr,
-                     NORM: tl.constexpr):
+                     NORM: tl.constexpr, BLOCK: tl.constexpr):
     """Queries rotated into bf16 rows; keys rotated, and values, into their cache pages.
 
-    Grid: packed rows, HEADS + 2 * KEY_HEADS. partials: f32 [SPLITS, tokens, all heads * HEAD];
+    Grid: blocks of packed rows, KEY_HEADS. partials: f32 [SPLITS, tokens, all heads * HEAD];
     keys: [pages, KEY_HEADS, HEAD, PAGE], values: [pages, KEY_HEADS, PAGE, HEAD]."""
     gdc_wait()
     gdc_launch_dependents()
-    r = tl.program_id(0)
-    alive = r < tl.load(live)
-    h = tl.program_id(1)
-    d = tl.arange(0, HEAD)
-    COLUMNS: tl.constexpr = (HEADS + 2 * KEY_HEADS) * HEAD
-    where = tl.load(position + r, mask=alive, other=0)
-    row = tl.load(slot + tl.load(lane + r, mask=alive, other=0)).to(tl.int64)
-    page = tl.load(table + row * stride + where // PAGE, mask=alive, other=0).to(tl.int64)
-    token = where % PAGE
-    if h >= HEADS + KEY_HEADS:
-        value = added(partials, bias, r, h * HEAD + d, d < HEAD, tokens, SPLITS, COLUMNS, BIAS)
-        plane = (page * KEY_HEADS + h - HEADS - KEY_HEADS) * PAGE + token
-        tl.store(values + plane * HEAD + d, value.to(tl.bfloat16), mask=(d < HEAD) & alive)
+    count = tl.load(live)
+    if tl.program_id(0) * BLOCK >= count:
         return
+    r = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    alive = r < count
+    r = tl.minimum(r, count - 1)[:, None]
+    key_head = tl.program_id(1)
+    d = tl.arange(0, HEAD)[None, :]
+    GROUP: tl.constexpr = HEADS // KEY_HEADS
+    COLUMNS: tl.constexpr = (HEADS + 2 * KEY_HEADS) * HEAD
+    where = tl.load(position + r)
+    row = tl.load(slot + tl.load(lane + r)).to(tl.int64)
+    page = tl.load(table + row * stride + where // PAGE).to(tl.int64)
+    plane = (page * KEY_HEADS + key_head) * (HEAD * PAGE)
     partner, cosine, sine = turn(where, frequencies, magnitude, HEAD, HALF, INTERLEAVED)
-    weight = query_norm
-    if h >= HEADS:
-        weight = key_norm
-    column = tl.zeros([1, 1], tl.int32) + h * HEAD
-    result = rotated(partials, bias, weight, r, column, column >= 0, partner, cosine, sine,
-                     tokens, epsilon, SPLITS, COLUMNS, HEAD, BIAS, NORM)
-    kept = (d < HEAD)[None, :] & alive
-    if h < HEADS:
-        tl.store(query + (r * HEADS + h).to(tl.int64) * HEAD + d[None, :], result, mask=kept)
-    else:
-        plane = (page * KEY_HEADS + h - HEADS) * HEAD + d
-        tl.store(keys + plane[None, :] * PAGE + token, result, mask=kept)
+    kept = alive[:, None]
+    for g in range(GROUP):
+        h = key_head * GROUP + g
+        result = rotated(partials, bias, query_norm, r, r * 0 + h * HEAD, kept, partner, cosine,
+                         sine, tokens, epsilon, SPLITS, COLUMNS, HEAD, BIAS, NORM)
+        tl.store(query + (r * HEADS + h).to(tl.int64) * HEAD + d, result, mask=kept)
+    column = r * 0 + (HEADS + key_head) * HEAD
+    result = rotated(partials, bias, key_norm, r, column, kept, partner, cosine, sine, tokens,
+                     epsilon, SPLITS, COLUMNS, HEAD, BIAS, NORM)
+    tl.store(keys + plane + d * PAGE + where % PAGE, result, mask=kept)
+    value = added(partials, bias, r, column + KEY_HEADS * HEAD + d, kept, tokens, SPLITS, COLUMNS,
+                  BIAS)
+    tl.store(values + plane + where % PAGE * HEAD + d, value.to(tl.bfloat16), mask=kept)
 
 
 @triton.jit

@@ -63,7 +63,8 @@ def adjust_logits(logits, slot, status, histogram, repetition, presence, frequen
     if short:
         for stop in tl.static_range(STOPS):
             x = tl.where(token == tl.load(stop_tokens + row * STOPS + stop), float("-inf"), x)
-    tl.store(place, x, mask=mask)
+    if (MASK > 0) | short | (biased > 0) | (repeated != 1.0) | (present != 0.0) | (often != 0.0):
+        tl.store(place, x, mask=mask)
     x = tl.where(mask, x, float("-inf"))
     top = tl.max(x, axis=0)
     tl.store(chunk_top + i * CHUNKS + chunk, top)

@@ -35,6 +35,7 @@ ELEMENT_BYTES = {
     wire.U64: 8,
     wire.U8: 1,
     wire.I8: 1,
+    wire.F8_E4M3: 1,
 }
 Axis = int | wire.Extent
 

@@ -56,9 +56,9 @@ class Options:
             raise PreparationError(
                 f"option cache: expected one of {', '.join(CACHE_TYPES)}, got {self.cache}"
             )
-        if not self.packed or min(self.packed) < 1:
+        if not self.packed or min(self.packed) < 1 or max(self.packed) > HUGE.packed_max:
             raise PreparationError(
-                f"option packed: expected capacities of at least 1, got {self.packed}"
+                f"option packed: expected capacities of 1 to {HUGE.packed_max}, got {self.packed}"
             )
 
     @property
