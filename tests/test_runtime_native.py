@@ -19,10 +19,13 @@ from helios_dod.cores.writer import Publisher, write_core
 from helios_dod.runtime import engine_process, selection
 from helios_dod.runtime.devices import plan_anywhere, plan_for_device
 from helios_dod.runtime.native_model import NativeModel, RankPeers, open_accepted, plan
+from helios_dod.runtime.options import EngineOptions
 from helios_dod.runtime.selection import Options, SelectionError
 from helios_dod.runtime.validated import validated
 from helios_dod.server.bootstrap import Bootstrap, load_assets
 from helios_dod.server.launch import Server
+from helios_dod.server.options import ServeOptions
+from helios_dod.server.serve_command import fitted
 from tests import golden
 from tests.golden import whole
 from tests.tiny_core import add_buffer, make_prepared, number
@@ -271,6 +274,19 @@ def test_the_cache_is_as_large_as_the_memory_that_holds_it(tmp_path, monkeypatch
         pages(offload_bytes=7 * page)
     with pytest.raises(SelectionError, match="cache_bytes"):
         pages(cache_room=9 * page, cache_bytes=10 * page)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_only_the_host_says_before_the_start_how_large_the_cache_is(tmp_path, device):
+    made = plan(make(tmp_path), OPTIONS)
+    programs = tuple(replace(one, device_body=device) for one in made.contract.programs)
+    made = replace(made, contract=replace(made.contract, programs=programs))
+    options = ServeOptions(core=made.core.path, load_assets=lambda path: None,
+                           run_engine=lambda: None, engine=EngineOptions())
+    engine = fitted(options, "SMALL", lambda path, chosen: made).engine
+    assert engine.context_tokens == made.selection.context_tokens
+    held = made.selection.geometry.pages * made.selection.page_bytes
+    assert engine.cache_bytes == (0 if device else held)
 
 
 def test_the_server_starts_through_these_names():

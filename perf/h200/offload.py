@@ -20,7 +20,7 @@ from helios_dod.engine import drain_eventfd
 from helios_dod.terms import COPY_OFFLOAD, COPY_RESTORE, QUEUE_MEMORY
 
 PLACES = 1024  # pages that pinned memory holds
-AHEAD = 96  # copies that are under way at once
+AHEAD = 96  # copies that are handed over at once
 REPETITIONS = 3
 
 
@@ -31,7 +31,7 @@ def wait(executor: Any) -> None:
 
 
 class Pump:
-    """Keeps AHEAD copies under way, of the device's pages in turn, as the engine's loop does."""
+    """Keeps AHEAD copies handed over, of the device's pages in turn, as the engine's loop does."""
 
     def __init__(self, harness: Harness) -> None:
         self.executor = harness.executor

@@ -27,8 +27,8 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 WAITING_EVENT = 0x1 | 0x2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
 PORTABLE = 0x01  # CU_MEMHOSTALLOC_PORTABLE
 DRAIN_POLL_S = 0.0002
-UNDER_WAY_BYTES = 6 << 20  # of copies between device and memory, so that what comes behind waits
-UNDER_WAY_MAX = 16  # some 0.1 ms
+UNDER_WAY_BYTES = 6 << 20  # of copies at once: what comes behind them waits some 0.1 ms
+UNDER_WAY_MAX = 16  # such copies, where pages are small
 TOLD = 16  # ends of copies that are told of at once while more are on their way
 
 
