@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import server_harness
 import text_tables
@@ -119,6 +120,20 @@ def test_a_child_ends_with_its_caller():
     broken = Child(lambda text, placed: os.abort())
     with pytest.raises(Ended, match=f"-{int(signal.SIGABRT)}"):
         broken.ask(b"", False)
+
+
+def test_a_child_keeps_no_other_descriptor(monkeypatch):
+    """It closes those that are open: where the system has no close_range, as with Python built for
+    an older one, os.closerange tries every number there may be, for minutes."""
+    monkeypatch.delattr(os, "closerange")
+    here, there = os.pipe()
+    os.close(there)
+    child = Child(lambda text, placed: (sorted(map(int, os.listdir("/proc/self/fd"))), ()))
+    numbers = np.frombuffer(child.ask(b"", False)[0], np.int32)
+    kept = [number for number in numbers.tolist() if number > 2]
+    assert here not in kept and len(kept) == 2  # its connection, and what listed them
+    assert child.close() == 0
+    os.close(here)
 
 
 def test_a_child_that_uses_no_processor_is_ended(monkeypatch):

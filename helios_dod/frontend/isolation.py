@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import numpy as np
@@ -151,9 +152,10 @@ def serve(encode: Encode, connection: socket.socket) -> NoReturn:
         for ending in (signal.SIGTERM, *LATE):
             signal.signal(ending, signal.SIG_DFL)
         gc.disable()
-        own = connection.fileno()
-        os.closerange(3, own)  # connections of clients and of other children
-        os.closerange(own + 1, 1 << 30)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number != connection.fileno():
+                with suppress(OSError):  # the listing's own is closed by now
+                    os.close(number)  # connections of clients and of other children
         with open("/proc/self/statm") as file:
             most = int(file.read().split()[0]) * resource.getpagesize() + MEMORY_MAX
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
