@@ -67,7 +67,7 @@ def test_a_slow_pattern_is_refused_in_time(encoder, count):
                                                  f"{most:.2f} s to encode"):
             encoder.encode(run_of(count))
         assert encoder.slow and encoder.encode("Hello") == before
-    assert time.monotonic() - began < 2 * isolation.WALL_RATIO * most
+    assert time.monotonic() - began < 4 * isolation.WALL_RATIO * most
 
 
 def test_too_much_memory_is_refused(monkeypatch):

@@ -12,7 +12,7 @@ from test_frontend_preparation import assets_of
 from text_tables import byte_fallback, byte_level, tagged
 from tokenizers import Tokenizer
 
-from helios_dod.frontend import tokenizer_data
+from helios_dod.frontend import prompt
 from helios_dod.frontend.preparation import Preparer
 from helios_dod.frontend.prompt import PromptEncoder
 from helios_dod.frontend.requests import RequestError, decode_chat
@@ -147,10 +147,33 @@ def test_every_kind_of_part_is_read(part):
 def test_control_tokens_that_begin_with_each_other(monkeypatch):
     nested = changed(added_tokens=[ADDED | {"content": "p" * i} for i in range(1, 257)])
     assert encoder_of(nested).encode("ap") == [0, 15]
-    monkeypatch.setattr(tokenizer_data, "TEXT_MAX", 2000)
+    monkeypatch.setattr(prompt, "TEXT_MAX", 2000)
+    monkeypatch.setattr(prompt, "CONTROLS_MAX", 2000**2)
     nested = changed(added_tokens=[ADDED | {"content": "p" * i} for i in range(1, 2000)])
     with pytest.raises(TokenizerError, match="too many deep"):
         encoder_of(nested)
+
+
+def test_control_tokens_that_are_too_long_to_look_for():
+    """A delimiter, or a token that no text may become, is looked for as a special one is."""
+    plain = [ADDED | {"content": "p" * 257, "special": False}]
+    document = json.dumps(changed(added_tokens=plain)).encode()
+    PromptEncoder(document)
+    for delimiters, reserved in ((["p" * 257], ()), ((), [ADDED["id"]])):
+        with pytest.raises(TokenizerError, match=r"added_tokens\[0\].content: at most 256 charact"):
+            PromptEncoder(document, delimiters, 16, reserved)
+    many = [ADDED | {"content": f"{i:0>256}"} for i in range(1025)]
+    with pytest.raises(TokenizerError, match="at most 262144 characters together expected, got "
+                                             "262400"):
+        encoder_of(changed(added_tokens=many))
+
+
+def test_what_ends_like_a_control_token_is_guarded():
+    encoder = encoder_of(changed(added_tokens=[
+        ADDED | {"content": text} for text in ("<|a|>", "<|ab", "<|abc|>", "z")]))
+    for text, guarded in (("<", "<M"), ("x<|", "x<M|"), ("<|ab", "<M|ab"), ("<|abc|", "<M|abc|"),
+                          ("<|b", "<|b"), ("<<", "<<M"), ("|>", "|>"), ("", "")):
+        assert encoder.guard(text).replace(prompt.MARK, "M") == guarded
 
 
 def test_a_table_of_replacements_is_read():

@@ -21,10 +21,11 @@ import numpy as np
 from helios_dod.frontend.isolation import Encode, Isolated, Place
 from helios_dod.frontend.sandbox import MARK
 from helios_dod.frontend.tokenizer_data import TokenizerError, by_name, read_tokenizer
-from helios_dod.frontend.tokenizer_parts import IDS_MAX
+from helios_dod.frontend.tokenizer_parts import IDS_MAX, TEXT_MAX
 
 PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
 SEAL_CHARACTERS = 4
+CONTROLS_MAX = 1 << 18  # characters of all control tokens: their pattern takes 150 bytes for each
 TRIAL_SIZES = tuple(1 << i for i in range(8, 13))  # characters, of one kind each
 TRIAL_KINDS_MAX = 48
 TRIAL_SECONDS_MAX = 0.25  # of this thread's processor, for the longest; an honest one takes 1 ms
@@ -57,11 +58,19 @@ def any_of(words: Iterable[str]) -> str:
 def control_tokens(described: dict[str, Any], delimiters: Iterable[str],
                    ids: Collection[int]) -> dict[str, int]:
     """Text -> id of a tokenizer's control tokens: special ones, delimiters, and some by their ids.
-    described: its `tokenizers` JSON."""
-    wanted = set(delimiters)
-    return {token["content"]: token["id"] for token in described["added_tokens"]
-            if token["content"] and (token["special"] or token["content"] in wanted
-                                     or token["id"] in ids)}
+    described: its `tokenizers` JSON. Raises TokenizerError where they are too long to look for."""
+    wanted, found = set(delimiters), {}
+    for i, token in enumerate(described["added_tokens"]):
+        text = token["content"]
+        if text and (token["special"] or text in wanted or token["id"] in ids):
+            if len(text) > TEXT_MAX:
+                raise TokenizerError(f"added_tokens[{i}].content: at most {TEXT_MAX} characters "
+                                     f"expected, got {len(text)}")
+            found[text] = token["id"]
+    if (total := sum(map(len, found))) > CONTROLS_MAX:
+        raise TokenizerError(f"added_tokens: control tokens of at most {CONTROLS_MAX} characters "
+                             f"together expected, got {total}")
+    return found
 
 
 def text_ids(vocabulary: dict[str, int] | list[Any]) -> np.ndarray:
@@ -133,8 +142,8 @@ class PromptEncoder:
         except RecursionError:
             raise TokenizerError("added_tokens: control tokens begin with others too many deep"
                                  ) from None
-        self.beginnings = {text[:size] for text in controls for size in range(1, len(text))}
-        self.beginning_max = max(map(len, self.beginnings), default=0)
+        self.controls = sorted(controls)
+        self.beginning_max = max(map(len, controls), default=1) - 1
 
     def encode_here(self, text: str, placed: bool) -> tuple[list[int], Sequence[Place]]:
         """The library's ids of sealed text and, if `placed`, where each token is in it.
@@ -171,6 +180,11 @@ class PromptEncoder:
                     raise TokenizerError(f"{size} times {kind!r} took {seconds:.2f} s to encode; "
                                          f"at most {TRIAL_SECONDS_MAX} s expected")
 
+    def begins_one(self, text: str) -> bool:
+        """Whether a control token begins with a text, and goes on."""
+        at = bisect_right(self.controls, text)
+        return at < len(self.controls) and self.controls[at].startswith(text)
+
     def guard(self, text: str) -> str:
         """Text of a request, marked where it would spell a control token."""
         if MARK in text:
@@ -178,7 +192,7 @@ class PromptEncoder:
         if self.spelled.search(text):
             text = self.begins.sub(rf"\1{MARK}", text)
         for at in range(max(0, len(text) - self.beginning_max), len(text)):
-            if text[at:] in self.beginnings:
+            if self.begins_one(text[at:]):
                 return text[:at + 1] + MARK + text[at + 1:]
         return text
 

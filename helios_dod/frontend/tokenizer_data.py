@@ -123,11 +123,7 @@ def _check_ids(document: Document, vocabulary: int) -> None:
         largest = max(model.vocab.values(), default=-1)
         if len(set(model.vocab.values())) != len(model.vocab):
             raise TokenizerError("model.vocab: an id is given to two tokens")
-    for i, token in enumerate(document.added_tokens):
-        largest = max(largest, token.id)
-        if token.special and len(token.content) > TEXT_MAX:
-            raise TokenizerError(f"added_tokens[{i}].content: at most {TEXT_MAX} characters "
-                                 f"expected, got {len(token.content)}")
+    largest = max((largest, *(token.id for token in document.added_tokens)))
     if largest >= vocabulary:
         raise TokenizerError(f"ids below the input vocabulary, {vocabulary}, expected, "
                              f"got {largest}")
