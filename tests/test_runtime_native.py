@@ -10,6 +10,7 @@ import pytest
 
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.wire import contract_pb2 as contract
+from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores import reader
 from helios_dod.cores.errors import AcceptanceError, CoreError
@@ -240,6 +241,26 @@ def test_what_was_valid_is_known_at_the_next_start(tmp_path, monkeypatch):
     stored.write_bytes(stored.read_bytes()[:-1] + b"x")
     with pytest.raises(CoreError, match=r"digest|zstd|frame"):
         open_accepted(other)
+
+
+def test_a_sealed_manifest_of_the_same_length_is_validated_anew(tmp_path, monkeypatch):
+    """The index of a sealed core has no digests: whoever has its secret may write other bytes."""
+    monkeypatch.setenv("HELIOS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HELIOS_CORE_KEY", golden.SECRET.hex())
+    path = tmp_path / "sealed.core"
+    write_core(make_prepared(), path, Publisher(user_key(), "tests"), carrier="logical-4",
+               accept=True)
+    core = open_accepted(path).core
+    changed = core.manifest()
+    changed.programs[2].body = 99
+    data = changed.SerializeToString(deterministic=True)
+    number = next(i for i, part in enumerate(core.body.executables)
+                  if part.kind == core_pb2.EXECUTION_MANIFEST)
+    part = core.body.executables[number]
+    assert len(data) == part.decoded_nbytes
+    core.files[part.id].write_bytes(core.cipher.seal(part.id, number, len(data), 0, data))
+    with pytest.raises(ContractError, match=r"programs\[2\].*body"):
+        open_accepted(path)
 
 
 def test_grammars_are_made_ready_once_nobody_asks(monkeypatch):

@@ -125,11 +125,17 @@ class Core:
                 return number
         raise CoreError(self.path, f"no resource of kind {core_pb2.ResourceKind.Name(kind)}")
 
-    def manifest(self, known: bool = False) -> manifest_pb2.ExecutionManifest:
+    def manifest_bytes(self) -> bytes:
+        """The encoded execution manifest, as it was signed or sealed."""
+        return self.read(core_pb2.EXECUTION_MANIFEST)
+
+    def manifest(self, data: bytes | None = None,
+                 known: bool = False) -> manifest_pb2.ExecutionManifest:
         """The execution manifest; every weight it names lies inside a weight resource.
-        known: that was seen before; its bytes are compared with what was signed all the same."""
+        data: its bytes, if they were read. known: the rest was seen of the same bytes."""
         manifest = manifest_pb2.ExecutionManifest()
-        data = self.read(core_pb2.EXECUTION_MANIFEST)
+        if data is None:
+            data = self.manifest_bytes()
         if known:
             manifest.ParseFromString(data)
             return manifest

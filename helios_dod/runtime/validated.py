@@ -1,8 +1,8 @@
 """Contracts that were found valid, kept in the user's cache folder beside compiled code: a large
 device core has a hundred thousand messages, and validating them takes most of a second.
 
-An entry is named by all that was signed, which holds the digest of every resource, and by the
-sources that validate; so another core, or another version, is validated anew.
+An entry is named by all that was signed, by the manifest, whose digest a sealed core does not sign,
+and by the sources that validate; so another core, or another version, is validated anew.
 """
 
 import contextlib
@@ -20,19 +20,21 @@ from helios_dod.folders import cache_home
 DIGEST_NBYTES = hashlib.sha256().digest_size
 
 
-def _entry(core: Core) -> Path:
+def _entry(core: Core, manifest: bytes) -> Path:
     digest = hashlib.sha256(core.public_key + core.body_bytes)
+    digest.update(hashlib.sha256(manifest).digest())
     digest.update(sources_digest(Path(reader.__file__)).encode())
     return cache_home() / "validated" / digest.hexdigest()
 
 
 def validated(core: Core) -> tuple[object, PreparedContract]:
     """(ExecutionManifest, contract) of an accepted core. Raises CoreError, ContractError."""
-    entry = _entry(core)
+    data = core.manifest_bytes()
+    entry = _entry(core, data)
     kept = _kept(entry)
     if kept is not None:
-        return core.manifest(known=True), pickle.loads(kept)
-    manifest = core.manifest()
+        return core.manifest(data, known=True), pickle.loads(kept)
+    manifest = core.manifest(data)
     contract = core.prepared(manifest, known=True)
     _keep(entry, pickle.dumps(contract, pickle.HIGHEST_PROTOCOL))
     return manifest, contract
