@@ -4,6 +4,7 @@
 import copy
 import gc
 import json
+import time
 from dataclasses import replace as replace_fields
 from pathlib import Path
 
@@ -226,6 +227,17 @@ def test_a_pattern_that_is_tried_too_often_is_seen(pattern, kind):
     with pytest.raises(TokenizerError, match=f"times {kind} took .* at most 0.25 s expected"):
         slow.check_speed()
     encoder_of(HONEST).check_speed()
+
+
+@pytest.mark.parametrize("parts", [".{0,16}" * 8, ".{0,16}" * 5 + ".{0,5}", ".{0,16}" * 3])
+def test_patterns_that_are_slow_over_every_text_are_seen(parts):
+    """The library gives up on a match of too many ways, which takes it a while each time; just
+    before it does, one text takes it half a minute; one of few ways takes long over all texts."""
+    slow = encoder_of(changed(pre_tokenizer=split({"Regex": parts + "(?!.)(?=.)"})))
+    began = time.thread_time()
+    with pytest.raises(TokenizerError, match="expected"):
+        slow.check_speed()
+    assert time.thread_time() - began < 8
 
 
 def test_collection_goes_on_after_a_load():

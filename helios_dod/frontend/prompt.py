@@ -26,9 +26,12 @@ from helios_dod.frontend.tokenizer_parts import IDS_MAX, TEXT_MAX
 PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
 SEAL_CHARACTERS = 4
 CONTROLS_MAX = 1 << 18  # characters of all control tokens: their pattern takes 150 bytes for each
-TRIAL_SIZES = tuple(1 << i for i in range(8, 13))  # characters, of one kind each
+TRIAL_SIZES = (32, 256)  # characters, of one kind each; few show a pattern of very many ways
+TRIAL_SIZES_LONG = tuple(1 << i for i in range(9, 13))
 TRIAL_KINDS_MAX = 48
 TRIAL_SECONDS_MAX = 0.25  # of this thread's processor, for the longest; an honest one takes 1 ms
+TRIAL_SECONDS_BASE = 1.0  # and of all of them, beside
+TRIAL_RATE_MIN = 256 << 10  # bytes a second: twice what a server waits for
 
 
 def make_seal() -> str:
@@ -167,18 +170,23 @@ class PromptEncoder:
         without which a pattern may not be tried at all, then longer ones with all of them behind.
 
         Raises TokenizerError where one takes far too long, as a pattern that is tried in very many
-        ways does."""
-        ends = [*((TRIAL_SIZES[0], kind) for kind in self.kinds),
-                *((size, "".join(self.kinds)) for size in TRIAL_SIZES[1:])]
+        ways does, or all so far together do."""
+        total, nbytes = 0.0, 0
+        ends = [*((size, kind) for size in TRIAL_SIZES for kind in self.kinds),
+                *((size, "".join(self.kinds)) for size in TRIAL_SIZES_LONG)]
         for kind in self.kinds:
             for size, end in ends:
-                began = time.thread_time()
+                text, began = f"{kind * size}\1{end}", time.thread_time()  # \1: a match ends
                 with suppress(TokenizerError):  # what it gives up on is refused when it comes
-                    self.encode(f"{kind * size}\1{end}")  # \1: a match ends
+                    self.encode(text)
                 seconds = time.thread_time() - began
+                total, nbytes = total + seconds, nbytes + len(text.encode())
                 if seconds > TRIAL_SECONDS_MAX:
                     raise TokenizerError(f"{size} times {kind!r} took {seconds:.2f} s to encode; "
                                          f"at most {TRIAL_SECONDS_MAX} s expected")
+                if total > TRIAL_SECONDS_BASE + nbytes / TRIAL_RATE_MIN:
+                    raise TokenizerError(f"{nbytes} bytes took {total:.2f} s to encode; at least "
+                                         f"{TRIAL_RATE_MIN >> 10} KiB in a second expected")
 
     def begins_one(self, text: str) -> bool:
         """Whether a control token begins with a text, and goes on."""
