@@ -280,6 +280,21 @@ def test_a_length_beyond_the_disk_is_refused_before_it_is_fetched(tmp_path):
         assert not server.requests
 
 
+@pytest.mark.parametrize("suffix", ["", ".partial"])
+def test_what_is_fetched_is_not_written_through_a_link(tmp_path, suffix):
+    core, victim = make(tmp_path, "payload"), tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    with RangeServer(core) as server:
+        serve_from(core, server, "weights")
+        open_core(core).weights()
+        (cached,) = (tmp_path / "cache" / "fetched").iterdir()
+        cached.unlink()
+        cached.with_name(cached.name + suffix).symlink_to(victim)
+        with pytest.raises(CoreError, match="link"):
+            open_core(core).weights()
+    assert victim.read_bytes() == b"mine"
+
+
 def test_fetching_resumes_and_verifies(tmp_path):
     core = make(tmp_path, "payload")
     with RangeServer(core) as server:

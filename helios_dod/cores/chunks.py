@@ -250,7 +250,7 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
     partial = target.with_name(target.name + PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise CoreError(target, f"cannot be written: {error.strerror}") from error
     try:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,17 +55,16 @@ def make_key(path: Path) -> Ed25519PrivateKey:
     """Makes the key at `path`, mode 0600, unless another process just did. The key there."""
     pem = Ed25519PrivateKey.generate().private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(pem)
             with suppress(FileExistsError):
                 os.link(partial, path)  # never replaces a key
         finally:
-            partial.unlink()
+            os.unlink(partial)
     except OSError as error:
         raise CoreError(path, f"cannot store a signing key: {error.strerror}") from error
     return load_key(path)
