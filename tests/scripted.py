@@ -2,7 +2,7 @@
 tool calls of one syntax. `scripted_server` (conftest) serves them to several modules of tests."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,11 +36,11 @@ def priority(script: str) -> int:
 
 
 @contextmanager
-def serving_scripts(folder: Path) -> Iterator[Server]:
+def serving_scripts(folder: Path, syntax: str = "tagged_json think_tag_lines",
+                    scripts: Iterable[str] = SCRIPTS.values()) -> Iterator[Server]:
     """A server of them; the folder is for its tokenizer."""
     core = folder / "tokenizer.json"
     core.write_text(text_tables.tagged().tokenizer.to_str())
-    env = {"FAKE_SYNTAX": "tagged_json think_tag_lines",
-           "FAKE_SCRIPTS": json.dumps(list(SCRIPTS.values()))}
+    env = {"FAKE_SYNTAX": syntax, "FAKE_SCRIPTS": json.dumps(list(scripts))}
     with serving(core, env=env) as running:
         yield running

@@ -25,6 +25,7 @@ from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.states import Flow
 from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, Finish, Start
+from helios_dod.frontend.output.values import is_object
 from tests.oracles.output_differential import SYNTAXES
 from tests.oracles.output_differential import TOOLS as TOOLS_OF_TWO
 
@@ -110,22 +111,22 @@ def test_mutated_outputs(name, seed):
         whole.calls + whole.incomplete) or name == "kimi_k2_tokens"
 
 
-HANDED_OVER = (b"<|call|>", b"<|return|>")  # what they end passes as written: case harm-06
+RAW_CLOSERS = {  # what closes a body that passes as written
+    "harmony": "<|call|> <|return|>", "kimi_k2_tokens": "<|tool_call_end|>",
+    "xtml": "<|close|>json"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(seed=st.integers(0, 2**32))
 def test_finished_calls_have_whole_arguments(name, seed):
-    """A finished call's arguments are a JSON object, whatever the output was."""
+    """A finished call's arguments are a JSON object, or a body that its own delimiter closed."""
     case, tokens = mutated(name, seed)
-    if name == "harmony":
-        end = tokenizer_of(name).ids["<|end|>"]
-        tokens = [(end, b"<|end|>") if data in HANDED_OVER else (token, data)
-                  for token, data in tokens]
     result = parse(case, tokenizer_of(name), tokens)
-    for call in result.calls:
-        assert isinstance(json.loads(call.arguments), dict)
+    output = b"".join(data for _, data in tokens).decode("utf-8", "replace")
+    closed = sum(output.count(closer) for closer in RAW_CLOSERS.get(name, "").split())
+    broken = [call for call in result.calls if not is_object(call.arguments)]
+    assert len(broken) <= closed
 
 
 def channel_frames(message):
@@ -191,10 +192,42 @@ JSON_CALLS = {  # what writes a call's arguments as JSON: an output, and what ma
 }
 
 
+RAW_CALLS = {  # a body that passes as written up to its own delimiter: the last one here
+    "identified_json": JSON_CALLS["identified_json"][0].removesuffix(
+        "<|tool_calls_section_end|>"),
+    "channel_frames": JSON_CALLS["channel_frames"][0].replace("<|end|>", "<|call|>"),
+    "xtml": JSON_CALLS["xtml"][0],
+}
+
+
+@pytest.mark.parametrize("name", RAW_CALLS)
+@pytest.mark.parametrize("body", BROKEN)
+def test_a_raw_body_is_closed_by_its_delimiter_only(name, body):
+    """It passes as written, `{}` if it is empty; until its delimiter came it is unfinished."""
+    start = Start.HEADER if name == "channel_frames" else Start.CONTENT
+    tokenizer = CaseTokenizer(CATALOG[name])
+    tokens = tokenizer.split(RAW_CALLS[name] % body, "bytes")
+    for size in range(len(tokens) + 1):
+        parser = Parser(tokenizer.bound, TOOLS_OF_TWO, start)
+        events = [event for token, data in tokens[:size] for event in parser.feed(token, data)]
+        result = gather([*events, *parser.finish(Finish.LENGTH)])
+        assert result.content == "" and (not result.calls or size == len(tokens))
+    assert [call.arguments for call in result.calls] == [body or "{}"] and not result.incomplete
+
+
+@pytest.mark.parametrize("body", ["", "{oops"])
+def test_a_raw_body_that_only_its_call_closes_is_unfinished(body):
+    output = (RAW_CALLS["xtml"] % body).replace("<|close|>json<|sep|>", "")
+    tokenizer = CaseTokenizer(CATALOG["xtml"])
+    result = parse({"start": "content"}, tokenizer, tokenizer.split(output, "bytes"))
+    assert not result.calls and [call.arguments for call in result.incomplete] == [body]
+
+
 @pytest.mark.parametrize("name", JSON_CALLS)
 @pytest.mark.parametrize("body", BROKEN)
 def test_arguments_that_are_no_object(name, body):
-    """No finished call; once it has begun, nothing of it is content."""
+    """No finished call, unless its own delimiter closed a raw body; once it has begun, nothing of
+    it is content."""
     write, more = JSON_CALLS[name]
     start = Start.HEADER if name == "channel_frames" else Start.CONTENT
     tokenizer = CaseTokenizer(CATALOG[name])
@@ -205,6 +238,8 @@ def test_arguments_that_are_no_object(name, body):
         result = gather([*events, *parser.finish()])
         ended = '{"text": "a"}' if body.endswith("}}}") else None  # the rest is behind its end
         alone = [ended] if ended and name in ("tagged_json", "bare_json", "named_json") else []
+        if name in ("identified_json", "xtml") or (name == "channel_frames" and not body):
+            alone = [body or "{}"]
         assert [call.arguments for call in result.calls] == alone + (["{}"] if more else [])
         if result.incomplete or alone:
             assert result.content == ""

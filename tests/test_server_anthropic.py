@@ -2,11 +2,12 @@
 its client is run by perf/clients.py."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from scripted import SCRIPTS, WRITTEN, priority
+from scripted import SCRIPTS, WRITTEN, priority, serving_scripts
 from server_harness import PATIENCE_S, Server
 
 from helios_dod.server.anthropic import input_json
@@ -114,6 +115,33 @@ def test_the_input_of_a_call_is_an_object_whatever_is_written(server: Server, at
     assert answer.json()["stop_reason"] == "tool_use" and type(block["input"]) is dict
     assert ("INVALID_JSON" in block["input"]) == (at >= 4)
     assert sent == [block["input"]]
+
+
+def test_a_raw_body_that_is_no_object_stands_in_one(tmp_path: Path) -> None:
+    """Where a delimiter closes the arguments they are a call's, as written, to chat completions."""
+    call = "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    scripts = [f"<|tool_calls_section_begin|>{call}{written}" for written in (
+        '{"city": oops<|tool_call_end|>', "<|tool_call_end|>", '{"city": "Z')]
+    wanted = [{"INVALID_JSON": '{"city": oops'}, {}]
+    with serving_scripts(tmp_path, "identified_json none", scripts) as raw:
+        def ask(at: int, path: str = "/v1/messages", **fields: Any) -> httpx.Response:
+            return post(raw, path=path, priority=at + 1, **fields)
+
+        for at, made in enumerate(wanted):
+            answer = ask(at, tools=TOOLS).json()
+            assert [block["input"] for block in answer["content"]] == [made]
+            assert answer["stop_reason"] == "tool_use"
+            events = events_of(ask(at, tools=TOOLS, stream=True).text)
+            assert json.loads("".join(event["delta"]["partial_json"] for event in events
+                                      if event["type"] == "content_block_delta")) == made
+        assert ask(2, tools=TOOLS).json()["content"] == []
+        functions = [{"type": "function", "function": {
+            "name": "weather", "parameters": TOOLS[0]["input_schema"]}}]
+        for at, text in enumerate(['{"city": oops', "{}"]):
+            (choice,) = ask(at, "/v1/chat/completions", tools=functions).json()["choices"]
+            (made_call,) = choice["message"]["tool_calls"]
+            assert made_call["function"]["arguments"] == text
+            assert choice["finish_reason"] == "tool_calls"
 
 
 def test_arguments_nested_too_deeply_are_text() -> None:

@@ -182,5 +182,7 @@ class RawText:
         return self.started and not self.blanks
 
     def end(self) -> None:
-        """The text is complete."""
+        """The text is complete: `{}` if there was none."""
+        if not self.started:
+            self.out.arguments("{}")
         self.out.end_raw()

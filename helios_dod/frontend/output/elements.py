@@ -204,12 +204,15 @@ class ElementDocument:
             self.parser.state = self.outside
         elif name == s.call and self.out.open:
             self.end_value()
-            if self.has_json:
+            closed = self.has_json and self.place is not self.in_json
+            if closed:
                 self.raw.end()
-                self.has_json = False
+            elif self.has_json:
+                self.out.end_raw()
             else:
                 self.arguments.end()
-            self.out.end()
+            self.out.end(as_written=closed)
+            self.has_json = False
             self.parser.state = self.between
         elif self.out.open:
             self.end_value()

@@ -351,7 +351,7 @@ class JsonCalls:
                 self.begin_by_keys("".join(self.unnamed))
             if self.out.open:
                 self.raw.end()
-                self.out.end()
+                self.out.end(as_written=True)
             self.parser.state = self.section
         elif meaning != NAME_END:
             self.section_mark(meaning, word)

@@ -1,7 +1,8 @@
 """What a parser has to say: text and calls become events, in order and each once.
 
 A hold keeps what is said in a candidate call until it is known to be one. Text becomes UTF-8 here,
-and no character or JSON escape is cut. A call is finished only if its arguments are a JSON object.
+and no character or JSON escape is cut. A call is finished if its arguments are a JSON object, or
+whatever they are where the syntax passes them raw up to a delimiter of its own, and that came.
 """
 
 from codecs import utf_8_decode
@@ -244,10 +245,10 @@ class Output:
     def end(self, as_written: bool = False) -> None:
         """The open call has come to its end. It is finished if its arguments are a JSON object.
 
-        as_written: whatever they are, if there are any."""
+        as_written: whatever they are; the syntax's own delimiter has closed them."""
         if self.open and not self.muted:
             self.settle_text()
-            good = self.is_complete() or (as_written and any(self.written))
+            good = as_written or self.is_complete()
             self.post(END if good else INCOMPLETE, "")
         self.close()
 
