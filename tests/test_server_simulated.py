@@ -55,6 +55,32 @@ def test_the_same_seed_gives_the_same_tokens(server: Server):
     assert len(texts) == 1
 
 
+def test_pages_are_shared_by_requests_of_one_cache_salt(server: Server):
+    def cached(path: str, salt: str | None, **fields) -> int:
+        given = {} if salt is None else {"cache_salt": salt}
+        answer = httpx.post(server.url + path, timeout=60, json={
+            "model": "default", "max_tokens": 1} | fields | given)
+        usage = answer.raise_for_status().json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    text = " ".join(f"word{i}" for i in range(60))
+    prompt = {"prompt": text}
+    assert cached("/v1/completions", None, **prompt) == 0
+    full = cached("/v1/completions", None, **prompt)
+    assert full >= 64
+    assert [cached("/v1/completions", salt, **prompt) for salt in ("a", "a", "b", "b", "a")] == [
+        0, full, 0, full, full]
+    chat = {"messages": [{"role": "user", "content": text}]}
+    assert cached("/v1/chat/completions", "a", **chat) < cached("/v1/chat/completions", "a", **chat)
+    assert cached("/v1/chat/completions", "c", **chat) == 0
+    for path, fields in (("/v1/chat/completions", chat), ("/v1/responses", {"input": text}),
+                         ("/v1/messages", chat | {"max_tokens": 1})):
+        refused, accepted = (httpx.post(server.url + path, timeout=60, json={
+            "model": "default", "cache_salt": salt} | fields) for salt in ("", "d"))
+        assert refused.status_code == 400 and "cache_salt" in refused.json()["error"]["message"]
+        assert accepted.status_code == 200
+
+
 @pytest.mark.parametrize("flag,value", [("--step-ms", "-1"), ("--token-us", "1e9")])
 def test_a_cost_out_of_bounds_is_named(smollm2_core: Path, flag: str, value: str, capsys):
     assert main(["serve", str(smollm2_core), "--executor", "simulated", flag, value]) == 1

@@ -5,7 +5,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Shape, Strict
+from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Salt, Shape, Strict
 
 CHAT_NAMES = {"stop": "stop_sequences", "max_completion_tokens": "max_tokens",
               "thinking_token_budget": "thinking.budget_tokens"}
@@ -102,6 +102,7 @@ class MessageRequest(Strict):
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     priority: int | None = None
+    cache_salt: Salt | None = None
     deadline_ms: int | None = None
     container: None = None
     context_management: None = None
@@ -112,7 +113,7 @@ class MessageRequest(Strict):
 
 
 MESSAGE = Shape.of(MessageRequest, Block, Source, Turn, ToolDeclaration, ToolChoice, Thinking)
-SAME = ("model", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
+SAME = ("model", "stream", "temperature", "top_p", "top_k", "priority", "cache_salt", "deadline_ms")
 
 
 def refuse(field: str, problem: str, code: str = "invalid_value") -> NoReturn:

@@ -1,6 +1,7 @@
 """From a decoded request to submissions: template, tokens, limits, sampling, seeds."""
 
 import gc
+import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -79,6 +80,13 @@ def choice_seed(seed: int, choice: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
     return z ^ (z >> 31)
+
+
+def salt_of(text: str | None) -> int:
+    """The cache salt of a request's text: 64 bits of its SHA-256, and 0 for none."""
+    if text is None:
+        return 0
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def check_table(table: ByteTable, ids: np.ndarray) -> None:
@@ -436,4 +444,5 @@ class Preparer:
             stop_strings=tuple(dict.fromkeys(text.encode() for text in stop_strings(request))),
             keep_stop=bool(request.include_stop_str_in_output),
             bias={int(token): bias for token, bias in (request.logit_bias or {}).items()},
-            priority=request.priority or 0, timed=bool(request.return_token_timestamps))
+            priority=request.priority or 0, salt=salt_of(request.cache_salt),
+            timed=bool(request.return_token_timestamps))

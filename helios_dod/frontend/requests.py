@@ -2,14 +2,14 @@
 
 Field names and meanings are those of OpenAI's API reference ("Create chat completion"), and of vLLM
 for top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids,
-include_stop_str_in_output, priority, documents, chat_template_kwargs, include_reasoning,
-add_generation_prompt, continue_final_message and prompt_logprobs. stop_token_sequences,
-return_token_ids, return_token_timestamps and deadline_ms are the contract's.
+include_stop_str_in_output, priority, cache_salt, documents, chat_template_kwargs,
+include_reasoning, add_generation_prompt, continue_final_message and prompt_logprobs.
+stop_token_sequences, return_token_ids, return_token_timestamps and deadline_ms are the contract's.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import msgspec
 
@@ -31,6 +31,7 @@ CALLS_MAX = 1024  # tool calls of one message
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt",
                  "continue_final_message", "reasoning_effort")
+Salt = Annotated[str, msgspec.Meta(min_length=1)]  # requests with the same one share pages
 
 # Inclusive bounds of numeric fields.
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -146,6 +147,7 @@ class Generation(Strict):
     stop_token_sequences: list[list[int]] | None = None
     include_stop_str_in_output: bool | None = None
     priority: int | None = None
+    cache_salt: Salt | None = None
     deadline_ms: int | None = None  # from its receipt; it then fails
     return_token_ids: bool | None = None
     return_token_timestamps: bool | None = None

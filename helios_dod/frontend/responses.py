@@ -4,7 +4,7 @@ Field names and meanings are those of OpenAI's API reference ("Create a model re
 
 from typing import Any, Literal, NoReturn
 
-from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Shape, Strict
+from helios_dod.frontend.requests import CHAT, ChatRequest, RequestError, Salt, Shape, Strict
 
 ITEMS_MAX = 4096
 INCLUDED = "message.output_text.logprobs"
@@ -104,6 +104,7 @@ class ResponseRequest(Strict):
     prompt_cache_key: str | None = None
     service_tier: Literal["auto", "default"] | None = None
     priority: int | None = None
+    cache_salt: Salt | None = None
     deadline_ms: int | None = None
     previous_response_id: None = None
     conversation: None = None
@@ -114,7 +115,8 @@ class ResponseRequest(Strict):
 
 RESPONSE = Shape.of(ResponseRequest, Item, Part, Reasoning, TextOptions)
 SAME = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user",
-        "safety_identifier", "prompt_cache_key", "service_tier", "priority", "deadline_ms")
+        "safety_identifier", "prompt_cache_key", "service_tier", "priority", "cache_salt",
+        "deadline_ms")
 
 
 def refuse(field: str, problem: str, code: str = "invalid_value") -> NoReturn:
