@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from ignition_fixtures import TINY as TINY_FILES
 from tokenizers import Tokenizer
 
 from helios_dod.cli import main
@@ -9,6 +10,7 @@ from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores.reader import open_core
 from helios_dod.executors.cuda import upload
 from helios_dod.ignition.checkpoints.checkpoint import Rotary
+from helios_dod.ignition.floats import E4M3_VALUES
 from helios_dod.ignition.prepared import PreparationError
 from helios_dod.ignition.recipes import shapes
 from helios_dod.runtime import devices
@@ -51,6 +53,26 @@ def test_noise_is_laid_over_what_is_no_vector(core):
         assert kept.size == buffer.resource_nbytes
 
 
+def test_noise_in_e4m3_is_as_large_as_that_in_bf16(tmp_path, monkeypatch):
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
+    assert main(["prepare", "--random-weights", "tiny", "--target", "cuda-sm90", "--weights", "fp8",
+                 "--lanes", "1", "--prefill-tokens", "16,48", "--out", str(tmp_path / "a")]) == 0
+    core = open_core(tmp_path / "a")
+    weights, manifest = core.weights()["weights"], core.manifest()
+    assert {program.packed_token_capacity for program in manifest.programs} == {1, 16, 48, 64}
+    made = upload.random_like(manifest, "weights", weights)
+    matrices = [buffer for buffer in manifest.buffers if buffer.dtype == wire.F8_E4M3
+                and buffer.kind == wire.WEIGHT]
+    assert made.eighths == [
+        (buffer.resource_offset, buffer.resource_nbytes) for buffer in matrices]
+    factors = {weights[buffer.resource_offset :][: buffer.resource_nbytes].view(np.float32)[0]
+               for buffer in manifest.buffers if buffer.name.endswith(".weight.scale")}
+    values = E4M3_VALUES[made.eighth_noise()] * factors.pop()
+    assert len(matrices) == 2 * 4 and not factors
+    assert np.isfinite(values).all() and abs(values.std() / 0.02 - 1) < 0.1
+
+
 def test_every_token_has_a_text_and_bytes_are_tokens(core):
     tokenizer = Tokenizer.from_str(core.tokenizer().decode())
     assert tokenizer.get_vocab_size() == TINY.vocabulary
@@ -64,6 +86,9 @@ def test_what_cannot_be_is_named(core, tmp_path, monkeypatch, capsys):
         shapes.checkpoint_of("none")
     assert main(["prepare", "--random-weights", "llama-3.2-1b", "--out", str(tmp_path / "a")]) == 1
     assert "expected target cuda-sm90, got host" in capsys.readouterr().err
+    assert main(["prepare", "--checkpoint", str(TINY_FILES / "llama2"), "--weights", "fp8",
+                 "--out", str(tmp_path / "a")]) == 1
+    assert "weights fp8: expected target cuda-sm90, got host" in capsys.readouterr().err
     monkeypatch.setattr(devices, "on_device", lambda *_: False)
     with pytest.raises(TargetError, match="random weights"):
         devices.plan_for_device(core.path, Options(), 0, random_weights=True)
