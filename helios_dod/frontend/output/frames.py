@@ -256,6 +256,7 @@ class FrameDocument:
             first = word == self.parser.bound.encode(self.syntax.ends[0])  # more frames follow it
             self.out.end(as_written=not first)
         self.interrupt(meaning)
+        self.body = self.ignored  # text behind it that no frame of its own holds
 
     def resolve(self, name: str) -> str | None:
         """The tool that an invocation means, None if the frame is for another one."""

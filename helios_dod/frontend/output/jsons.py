@@ -322,7 +322,7 @@ class JsonCalls:
             self.out.begin(name, self.id)
 
     def identify(self, id: str) -> str | None:
-        """The tool that an id names; None for an id that is only a counter."""
+        """The tool that an id names; one that is only a counter means the only tool, or None."""
         tools, prefix = self.out.tools, self.syntax.name_prefix
         base = id.removeprefix(prefix)
         head, colon, index = base.rpartition(":")
@@ -337,7 +337,9 @@ class JsonCalls:
                 match = NUMBERED(form[len(known):])
                 if form.startswith(known) and match and not match[1]:
                     return known
-        return None if COUNTER(id) else name
+        if COUNTER(id):
+            return next(iter(tools.tools)) if len(tools) == 1 else None
+        return name
 
     def raw_text(self, symbols: str) -> None:
         if self.unnamed is not None:
