@@ -18,6 +18,7 @@ from helios_dod.simulation.kinds import Kinds
 from helios_dod.simulation.programs import simulated_core
 from helios_dod.simulation.simulator import Simulator, Workload
 from helios_dod.systems.evict import evict
+from helios_dod.systems.lanes import pauses
 from helios_dod.tables.pages import dereference_page, publish_page, take_page
 from helios_dod.tables.requests import take_request
 from helios_dod.tables.snapshots import (
@@ -336,7 +337,7 @@ def test_what_snapshots_of_a_cause_have_saved_decides():
     s["taken"][CAUSE_TURN], s["saved"][CAUSE_TURN] = TRIAL, TRIAL * COST_TOKENS - 1
     assert [bool(wanted(world, CAUSE_TURN)) for _ in range(RETRY + 2)] == (
         [False] * RETRY + [True] * 2)
-    row = choose_snapshot(world, 0, CAUSE_TURN)
+    row = choose_snapshot(world, 0, CAUSE_TURN, 5)
     assert s["state"][row] == SNAPSHOT_WRITING and s["refused"][CAUSE_TURN] == 0
     publish_snapshot(world, row, NO_ROW, 5, 0)
     for _ in range(TEST_MIN.snapshots_max - 1):
@@ -344,11 +345,40 @@ def test_what_snapshots_of_a_cause_have_saved_decides():
     s["taken"][:], s["saved"][:] = 100, (2000, 900, 1000, 0, 0)
     assert s["free_count"] == 0 and s["oldest"] == row
     assert wanted(world, CAUSE_PROMPT) and not wanted(world, CAUSE_PAGE)
-    assert choose_snapshot(world, 0, CAUSE_PROMPT) == row
+    assert choose_snapshot(world, 0, CAUSE_PROMPT, 9) == row
     hold = [r for r in range(TEST_MIN.snapshots_max) if s["state"][r] == SNAPSHOT_READY]
     for other in hold:
         hold_snapshot(world, other)
-    assert not wanted(world, CAUSE_PROMPT) and choose_snapshot(world, 0, CAUSE_PROMPT) == NO_ROW
+    assert not wanted(world, CAUSE_PROMPT) and choose_snapshot(world, 0, CAUSE_PROMPT, 9) == NO_ROW
+
+
+def test_a_text_has_no_second_snapshot_of_an_endpoint():
+    """What is kept already is used again, and no other goes for it."""
+    world = table()
+    w = world[0]
+    page = publish_text(world, 1)[0]
+    known = add_snapshot(world, page, 20)
+    for _ in range(TEST_MIN.snapshots_max - 1):
+        add_snapshot(world, NO_ROW, 7)
+    w["slots"]["published_count"][0], w["slots"]["published_page"][0] = 1, page
+    assert w["snapshots"]["free_count"] == 0 and w["snapshots"]["oldest"] == known
+    assert choose_snapshot(world, 0, CAUSE_PROMPT, 20) == NO_ROW
+    assert w["counters"]["snapshots_evicted"] == 0 and w["snapshots"]["newest"] == known
+    assert choose_snapshot(world, 0, CAUSE_PROMPT, 21) not in (known, NO_ROW)
+    assert w["counters"]["snapshots_evicted"] == 1
+
+
+@pytest.mark.parametrize(("taken", "refused"), [(TRIAL - 1, 0), (TRIAL, RETRY)])
+def test_one_of_answers_side_by_side_pauses_to_try(taken, refused):
+    world = table()
+    w = world[0]
+    w["settings"]["snapshot_closing"] = 1
+    w["slots"]["scheduled"][:] = ANSWER_PAGES * 16
+    s = w["snapshots"]
+    s["taken"][CAUSE_ANSWER], s["refused"][CAUSE_ANSWER] = taken, refused
+    slots = range(len(w["slots"]["scheduled"]))
+    assert len(slots) > 1 and [bool(pauses(world, slot)) for slot in slots].count(True) == 1
+    assert s["taken"][CAUSE_ANSWER] == taken + 1
 
 
 def test_salt_and_tokens_confirm_a_hit():

@@ -172,7 +172,8 @@ def add_closing(world, frame, slot):
     if not has_room(world, frame, slot):
         return False
     paused = slots.closing[slot] == CLOSING_PAUSED
-    row = choose_snapshot(world, slot, CAUSE_ANSWER if paused else CAUSE_TURN)
+    row = choose_snapshot(
+        world, slot, CAUSE_ANSWER if paused else CAUSE_TURN, slots.scheduled[slot])
     slots.closing[slot] = CLOSING_KEPT if paused else CLOSING_DONE
     if row != NO_ROW:
         world[0].lanes.snapshot[frame, world[0].frames.lane_count[frame]] = row
@@ -265,7 +266,7 @@ def compose_prompts(world, frame, budget):
             chunk, cause = cut_chunk(world, slot, chunk)
             if cause >= 0:
                 world[0].lanes.snapshot[frame, world[0].frames.lane_count[frame]] = (
-                    choose_snapshot(world, slot, cause))
+                    choose_snapshot(world, slot, cause, slots.scheduled[slot] + chunk))
         add_work(world, frame, slot, chunk, 1 if chunk == rest else 0)
         if chunk < rest:
             return

@@ -5,7 +5,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel
 from helios_dod.tables.grammars import may_sample
 from helios_dod.tables.pages import pages_of
-from helios_dod.tables.values import ANSWER_PAGES, wanted
+from helios_dod.tables.values import ANSWER_PAGES, note_taken, wanted
 from helios_dod.terms import (
     CAUSE_ANSWER,
     CLOSING_KEPT,
@@ -112,6 +112,8 @@ def pauses(world, slot):
         return False
     if not wanted(world, CAUSE_ANSWER):
         return False
+    note_taken(world, CAUSE_ANSWER)  # now: lanes side by side shall not all be the one to try
+    world[0].snapshots.refused[CAUSE_ANSWER] = 0
     slots.closing[slot] = CLOSING_PAUSED
     return True
 

@@ -10,10 +10,9 @@ from helios_dod.tables.snapshots import (
     drop_snapshot,
     evict_snapshot,
     find_snapshot,
-    list_snapshot,
     publish_snapshot,
     release_snapshot,
-    unlist_snapshot,
+    touch_snapshot,
 )
 from helios_dod.tables.spans import features_of
 from helios_dod.tables.values import ANSWER_PAGES, note_taken
@@ -103,16 +102,15 @@ def keep_snapshot(world, slot, row, endpoint):
     first = endpoint // page_tokens * page_tokens
     known = find_snapshot(world, page, first, request, endpoint)
     if known == NO_ROW or snapshots.endpoint[known] < endpoint:
-        note_taken(world, snapshots.cause[row])
+        if snapshots.cause[row] != CAUSE_ANSWER:  # for which its answer has paused
+            note_taken(world, snapshots.cause[row])
         publish_snapshot(world, row, page, endpoint, request)
         if world[0].settings.window_tokens > 0:
             keep_window(world, slot, row, endpoint)
         if snapshots.cause[row] == CAUSE_ANSWER:
             drop_earlier(world, page, request, endpoint)
         return
-    if snapshots.readers[known] == 0:
-        unlist_snapshot(world, known)
-        list_snapshot(world, known)
+    touch_snapshot(world, known)
     drop_snapshot(world, row)
 
 

@@ -83,6 +83,14 @@ def unlist_snapshot(world, row):
 
 
 @kernel
+def touch_snapshot(world, row):
+    """Makes one the most recently used."""
+    if world[0].snapshots.readers[row] == 0:
+        unlist_snapshot(world, row)
+        list_snapshot(world, row)
+
+
+@kernel
 def take_snapshot(world, slot, cause):
     """A free row, now written for the slot; the caller knows that there is one."""
     snapshots = world[0].snapshots

@@ -2,7 +2,12 @@
 
 from helios_dod.limits import CAUSES_MAX, NO_ROW
 from helios_dod.system import kernel
-from helios_dod.tables.snapshots import evict_snapshot, take_snapshot
+from helios_dod.tables.snapshots import (
+    evict_snapshot,
+    find_snapshot,
+    take_snapshot,
+    touch_snapshot,
+)
 
 TRIAL = 32  # snapshots of a cause before it is judged
 COST_TOKENS = 4  # tokens that a snapshot must save on average: what taking one costs
@@ -37,9 +42,28 @@ def wanted(world, cause):
 
 
 @kernel
-def choose_snapshot(world, slot, cause):
-    """A row for a wanted snapshot of a slot; NO_ROW where all are being written or read."""
+def is_kept(world, slot, endpoint):
+    """Has a slot's text a snapshot at that endpoint already, as far as its pages are published? It
+    is the most recently used then."""
+    slots, snapshots = world[0].slots, world[0].snapshots
+    depth, tokens = slots.published_count[slot], world[0].settings.page_tokens
+    if depth != endpoint // tokens:
+        return False
+    known = find_snapshot(
+        world, slots.published_page[slot], depth * tokens, slots.request[slot], endpoint)
+    if known == NO_ROW or snapshots.endpoint[known] < endpoint:
+        return False
+    touch_snapshot(world, known)
+    return True
+
+
+@kernel
+def choose_snapshot(world, slot, cause, endpoint):
+    """A row for a wanted snapshot of a slot; NO_ROW where all are being written or read, or where
+    its text has that snapshot: nothing else is to go for a second one."""
     snapshots = world[0].snapshots
+    if is_kept(world, slot, endpoint):
+        return NO_ROW
     if snapshots.free_count == 0:
         if snapshots.oldest == NO_ROW:
             return NO_ROW
