@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,3 +126,23 @@ def test_a_failure_is_told_to_whoever_asks(made):
             time.sleep(0.001)
     assert os.eventfd_read(done) == 1
     tiers.close()
+
+
+def test_an_executor_whose_copies_failed_ends_its_threads_and_says_why(monkeypatch):
+    executors = pytest.importorskip("helios_dod.executors.cuda.executor")
+    monkeypatch.setattr(executors, "Device", lambda ordinal: Device())
+    made = executors.CudaExecutor()
+    made.memory = SimpleNamespace(finished=np.zeros(1, np.int64))
+
+    def lost() -> None:
+        raise copies.DeviceError("the device is lost")
+
+    made._copies = SimpleNamespace(drain=lost)
+    made._thread = threading.Thread(target=made._watch, daemon=True)
+    made._thread.start()
+    with pytest.raises(copies.DeviceError, match="the device is lost"):
+        made.close()
+    assert not made._thread.is_alive()
+    os.eventfd_write(made.descriptor(), 1)  # as a thread that copies may do yet
+    made.close()
+    os.close(made.descriptor())

@@ -424,9 +424,10 @@ def test_errors_name_what_is_wrong(pair):
     from helios_dod.executors.cuda.graphs import Code
 
     code = Code(device.executor.device, device.manifest)
-    kernel.arguments.pop()
+    kinds = [one.WhichOneof("argument") for one in kernel.arguments]
+    code.function(kernel, kinds)
     with pytest.raises(DeviceError, match="parameters of"):
-        code.function(kernel)
+        code.function(kernel, kinds[:-1])
 
 
 def test_a_shared_world_can_be_registered():

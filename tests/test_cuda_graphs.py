@@ -92,7 +92,7 @@ def driver(monkeypatch):
     return made
 
 
-CODE = SimpleNamespace(function=lambda kernel: 0)
+CODE = SimpleNamespace(function=lambda kernel, kinds: 0)
 
 
 def test_both_frames_have_their_own_addresses_and_the_same_nodes(driver):
@@ -127,3 +127,51 @@ def test_nodes_that_are_not_supported_are_refused_by_number():
     body.nodes.add().fill.nbytes = 4
     with pytest.raises(DeviceError, match="node 4: fill nodes are not supported"):
         graphs.Resolved(CODE, Memory(), body)
+
+
+class Functions:
+    """A driver that knows one function, and how large each of its parameters is."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.allowed = sizes, []
+        self.CUresult, self.CUfunction_attribute = (
+            graphs.driver.CUresult, graphs.driver.CUfunction_attribute)
+
+    def cuFuncGetParamInfo(self, function: str, index: int):
+        if index == len(self.sizes):
+            return self.CUresult.CUDA_ERROR_INVALID_VALUE, 0, 0
+        return self.CUresult.CUDA_SUCCESS, 8 * index, self.sizes[index]
+
+    def __call__(self, name: str, *arguments):
+        if name == "cuFuncSetAttribute":
+            self.allowed.append(arguments[2])
+        return {"cuModuleLoadData": "module", "cuModuleGetFunction": "function"}.get(name)
+
+
+@pytest.fixture
+def code(monkeypatch):
+    functions = Functions((8, 4))
+    monkeypatch.setattr(graphs, "driver", functions)
+    monkeypatch.setattr(graphs, "call", functions)
+    manifest = wire.ExecutionManifest()
+    manifest.modules.add(name="norms", architecture=90, cubin=b"code")
+    return functions, graphs.Code(SimpleNamespace(architecture=90), manifest)
+
+
+@pytest.mark.parametrize("kinds, message", [
+    (["address"], r"'norms', 'norm': parameters of \[8, 4\] bytes, arguments of \[8\]"),
+    (["address", "words"], r"parameters of \[8, 4\] bytes, arguments of \[8, 8\]"),
+    (["address", "live"], "live counts"),
+])
+def test_every_launch_of_a_function_has_its_parameters(code, kinds, message):
+    kernel = wire.CudaKernel(entry="norm")
+    assert code[1].function(kernel, ["address", "real"]) == "function"
+    with pytest.raises(DeviceError, match=message):
+        code[1].function(kernel, kinds)
+
+
+def test_a_function_may_use_the_most_shared_memory_that_a_launch_asks_for(code):
+    functions, made = code
+    for nbytes in (1 << 10, 64 << 10, 50 << 10, 96 << 10):
+        made.function(wire.CudaKernel(entry="norm", shared_nbytes=nbytes), ["address", "word"])
+    assert functions.allowed == [64 << 10, 96 << 10]

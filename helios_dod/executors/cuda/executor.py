@@ -193,24 +193,35 @@ class CudaExecutor:
         return self._copies.ended(queue)
 
     def close(self) -> None:
-        """Drains, ends the watcher and frees everything; after an error only what is safe."""
+        """Drains, ends the watcher and frees everything; after an error only what is safe. Raises
+        DeviceError if draining finds one."""
         if self._closed:
             return
-        if self._thread is not None and self._failure is None:
-            self.drain()
         self._closed = True
+        try:
+            if self._thread is not None and self._failure is None:
+                self.drain()
+        except DeviceError as error:
+            self._failure = error
+            raise
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._control[watch.STOP] = 1
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join()
-        if self._copies is not None and self._failure is None:
+        os.close(self._wake)
+        if self._failure is not None:
+            return  # threads that copy may still write to the other descriptor
+        if self._copies is not None:
             self._copies.close()
-        if self._thread is not None and self._failure is None:
+        if self._thread is not None:
             for graph in self.graphs.values():
                 graph.close()
             self._code.close()
             self.memory.close()
             call("cuStreamDestroy", self._stream)
             self.device.close()
-        os.close(self._wake)
         os.close(self._done)

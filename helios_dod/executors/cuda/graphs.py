@@ -26,6 +26,7 @@ class Code:
         self.modules, self.manifest = [], manifest
         self.functions: dict[tuple[int, str], Any] = {}
         self.layouts: dict[tuple[int, str], list[int]] = {}
+        self.shared: dict[tuple[int, str], int] = {}  # bytes that a function may ask for
         for module in manifest.modules:
             if not module.cubin:
                 raise DeviceError(f"module {module.name!r}: code in resource "
@@ -36,27 +37,29 @@ class Code:
                     f"device is {device.architecture}")
             self.modules.append(call("cuModuleLoadData", module.cubin))
 
-    def function(self, kernel: Any) -> Any:
-        """The function of a kernel node; its shared memory is permitted, its arguments fit."""
+    def function(self, kernel: Any, kinds: list[str]) -> Any:
+        """The function of a kernel node, whose arguments of these kinds fit: every node is looked
+        at, since two of one function may differ. Its shared memory is permitted."""
         key = kernel.module, kernel.entry
         if key not in self.functions:
-            name = self.manifest.modules[kernel.module].name
             function = call("cuModuleGetFunction", self.modules[kernel.module],
                             kernel.entry.encode())
-            self.functions[key] = function
-            self.layouts[key] = _layout(function)
-            if kernel.shared_nbytes > SHARED_DEFAULT:
-                call("cuFuncSetAttribute", function, driver.CUfunction_attribute
-                     .CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_nbytes)
-            kinds = [argument.WhichOneof("argument") for argument in kernel.arguments]
-            if "live" in kinds:
-                raise DeviceError(f"module {name!r}, {kernel.entry!r}: live counts as values; "
-                                  f"kernels read them from their buffers")
-            given = [SIZES[kind] for kind in kinds]
-            if given != self.layouts[key]:
-                raise DeviceError(f"module {name!r}, {kernel.entry!r}: parameters of "
-                                  f"{self.layouts[key]} bytes, arguments of {given}")
+            self.functions[key], self.layouts[key] = function, _layout(function)
+        if kernel.shared_nbytes > self.shared.get(key, SHARED_DEFAULT):
+            call("cuFuncSetAttribute", self.functions[key], driver.CUfunction_attribute
+                 .CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_nbytes)
+            self.shared[key] = kernel.shared_nbytes
+        if "live" in kinds:
+            raise DeviceError(f"{self._name(kernel)}: live counts as values; kernels read them "
+                              f"from their buffers")
+        given = [SIZES[kind] for kind in kinds]
+        if given != self.layouts[key]:
+            raise DeviceError(f"{self._name(kernel)}: parameters of {self.layouts[key]} bytes, "
+                              f"arguments of {given}")
         return self.functions[key]
+
+    def _name(self, kernel: Any) -> str:
+        return f"module {self.manifest.modules[kernel.module].name!r}, {kernel.entry!r}"
 
     def close(self) -> None:
         """Unloads the modules."""
@@ -74,9 +77,8 @@ def _layout(function: Any) -> list[int]:
         sizes.append(int(size))
 
 
-def _values(argument: Any, memory: Memory) -> tuple[int, ...]:
+def _values(argument: Any, kind: str, memory: Memory) -> tuple[int, ...]:
     """An argument's bits in each frame."""
-    kind = argument.WhichOneof("argument")
     if kind == "address":
         pointer = argument.address
         bound, offset, alignment = memory.bound(pointer.buffer), pointer.offset, pointer.alignment
@@ -133,8 +135,12 @@ class Resolved:
             if kind == "ingest":
                 self.parts.append(Part(*edges, buffers=tuple(node.ingest.buffers)))
             elif kind == "kernel":
-                self.parts.append(Part(*edges, _parameters(code, node.kernel), len(values)))
-                values.extend([_values(one, memory) for one in node.kernel.arguments])
+                kernel = node.kernel
+                kinds = [one.WhichOneof("argument") for one in kernel.arguments]
+                parameters = _parameters(code.function(kernel, kinds), kernel)
+                self.parts.append(Part(*edges, parameters, len(values)))
+                values.extend([_values(one, kind, memory)
+                               for one, kind in zip(kernel.arguments, kinds, strict=True)])
             else:
                 raise DeviceError(f"node {number}: {kind} nodes are not supported")
         self.table = np.array(values or [(0,) * FRAMES_MAX], np.uint64).T.copy()  # frame, argument
@@ -171,10 +177,10 @@ class Graph:
         call("cuGraphExecDestroy", self.handle)
 
 
-def _parameters(code: Code, kernel: Any) -> Any:
+def _parameters(function: Any, kernel: Any) -> Any:
     """What the driver takes of a kernel node, its arguments still open."""
     node = driver.CUDA_KERNEL_NODE_PARAMS()
-    node.func = code.function(kernel)
+    node.func = function
     node.gridDimX, node.gridDimY, node.gridDimZ = kernel.grid
     node.blockDimX, node.blockDimY, node.blockDimZ = kernel.block
     node.sharedMemBytes = kernel.shared_nbytes
