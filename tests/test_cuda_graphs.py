@@ -129,6 +129,21 @@ def test_nodes_that_are_not_supported_are_refused_by_number():
         graphs.Resolved(CODE, Memory(), body)
 
 
+def test_what_the_driver_refuses_of_a_node_is_told_with_its_number(driver, monkeypatch):
+    resolved = graphs.Resolved(CODE, Memory(), body_of())
+    driver.arguments = [4]
+    added = driver.cuGraphAddKernelNode
+
+    def one_only(*node) -> int:
+        if not driver.arguments:
+            raise DeviceError("cuGraphAddKernelNode: CUDA_ERROR_INVALID_VALUE")
+        return added(*node)
+
+    monkeypatch.setattr(driver, "cuGraphAddKernelNode", one_only)
+    with pytest.raises(DeviceError, match="node 2: cuGraphAddKernelNode: CUDA_ERROR_INVALID"):
+        graphs.Graph(SimpleNamespace(context=0), resolved, 0)
+
+
 class Functions:
     """A driver that knows one function, and how large each of its parameters is."""
 
@@ -146,6 +161,15 @@ class Functions:
         if name == "cuFuncSetAttribute":
             self.allowed.append(arguments[2])
         return {"cuModuleLoadData": "module", "cuModuleGetFunction": "function"}.get(name)
+
+
+def test_code_that_the_driver_refuses_is_told_by_its_module(code, monkeypatch):
+    def refused(name: str, *_):
+        raise DeviceError(f"{name}: CUDA_ERROR_NO_BINARY_FOR_GPU")
+
+    monkeypatch.setattr(graphs, "call", refused)
+    with pytest.raises(DeviceError, match="module 'norms': cuModuleLoadData: CUDA_ERROR_NO_BIN"):
+        graphs.Code(SimpleNamespace(architecture=90), code[1].manifest)
 
 
 @pytest.fixture

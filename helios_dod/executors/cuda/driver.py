@@ -1,5 +1,7 @@
 """Calls of the CUDA driver, with errors that name the call, its arguments and the answer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from helios_dod.executors.base import DeviceError
@@ -9,7 +11,7 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the machine
     raise DeviceError(f"cuda-python is not usable here: {error}") from error
 
-__all__ = ["Device", "call", "driver"]
+__all__ = ["Device", "call", "driver", "naming"]
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -23,6 +25,15 @@ def call(name: str, *arguments: Any) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Device errors from here say what they are of."""
+    try:
+        yield
+    except DeviceError as error:
+        raise DeviceError(f"{what}: {error}") from error
 
 
 class Device:

@@ -14,7 +14,7 @@ from numba import typeof
 from helios_dod.executors.base import DeviceError, Geometry
 from helios_dod.executors.cuda import watch
 from helios_dod.executors.cuda.copies import Copies, Planes
-from helios_dod.executors.cuda.driver import Device, call, driver
+from helios_dod.executors.cuda.driver import Device, call, driver, naming
 from helios_dod.executors.cuda.graphs import Code, Graph, Resolved
 from helios_dod.executors.cuda.memory import Memory
 from helios_dod.executors.cuda.upload import random_like
@@ -80,9 +80,10 @@ class CudaExecutor:
         self.graphs: dict[tuple[int, int], Graph] = {}
         for index in chosen:
             body = manifest.cuda_bodies[manifest.programs[index].cuda_body]
-            resolved = Resolved(self._code, self.memory, body)
-            for frame in range(FRAMES_MAX):
-                self.graphs[frame, index] = Graph(self.device, resolved, frame)
+            with naming(f"program {manifest.programs[index].name!r}"):
+                resolved = Resolved(self._code, self.memory, body)
+                for frame in range(FRAMES_MAX):
+                    self.graphs[frame, index] = Graph(self.device, resolved, frame)
         for graph in self.graphs.values():
             call("cuGraphUpload", graph.handle, self._stream)
         call("cuStreamSynchronize", self._stream)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from helios_dod.executors.base import DeviceError
-from helios_dod.executors.cuda.driver import Device, call, driver
+from helios_dod.executors.cuda.driver import Device, call, driver, naming
 from helios_dod.executors.cuda.memory import Memory
 from helios_dod.limits import FRAMES_MAX
 
@@ -35,7 +35,8 @@ class Code:
                 raise DeviceError(
                     f"module {module.name!r} is for architecture {module.architecture}, this "
                     f"device is {device.architecture}")
-            self.modules.append(call("cuModuleLoadData", module.cubin))
+            with naming(f"module {module.name!r}"):
+                self.modules.append(call("cuModuleLoadData", module.cubin))
 
     def function(self, kernel: Any, kinds: list[str]) -> Any:
         """The function of a kernel node, whose arguments of these kinds fit: every node is looked
@@ -162,8 +163,10 @@ class Graph:
                 nodes.append(_ingest(device, graph, after, resolved.memory, part.buffers, frame))
                 continue
             part.kernel.kernelParams = first + SLOT_BYTES * part.argument
-            # The driver copies the arguments now.
-            node = call("cuGraphAddKernelNode", graph, after, len(after), part.kernel)
+            try:  # the driver copies the arguments now
+                node = call("cuGraphAddKernelNode", graph, after, len(after), part.kernel)
+            except DeviceError as error:
+                raise DeviceError(f"node {len(nodes)}: {error}") from error
             if resolved.shared_percent is not None:
                 _ask_for_shared(node, resolved.shared_percent)
             _overlap(graph, [one for i in part.overlapping for one in nodes[i]], node)
