@@ -2,7 +2,11 @@
 here asserts a time."""
 
 import json
+import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from helios_dod.cores.reader import open_core
 from helios_dod.executors.costs import FEATURES, OPERATIONS, read_costs
 from helios_dod.perf import bench, cancel
 from helios_dod.perf.__main__ import main, parser
+from helios_dod.perf.machine import commit, machine
 from helios_dod.perf.report import roofline_chart
 from helios_dod.simulation.observed import Steps
 from helios_dod.simulation.roofline import Device, Work, work_of
@@ -23,7 +28,8 @@ def perf(monkeypatch, *arguments) -> int:
     return main()
 
 
-@pytest.mark.parametrize("budget", bench.BUDGETS, ids=lambda budget: budget.name)
+@pytest.mark.parametrize("budget", [budget for budget in bench.BUDGETS if budget.command],
+                         ids=lambda budget: budget.name)
 def test_every_budget_names_a_command(budget):
     options = parser().parse_args([*budget.command, "--json"])
     assert options.json and options.command == budget.command[0]
@@ -35,7 +41,8 @@ def test_figures_stand_beside_their_budgets(monkeypatch, capsys, tmp_path):
                bench.SIMULATE: {"steady": {"times_real_time": 150.0},
                                 "mixed": {"times_real_time": 79.9}}}
     asked = []
-    monkeypatch.setattr(bench, "measure", lambda command: asked.append(command) or results[command])
+    monkeypatch.setattr(bench, "measure",
+                        lambda command, limit_s: asked.append(command) or results[command])
     baseline = tmp_path / "before.json"
     assert perf(monkeypatch, "bench", "--only", "tick, ", "--json") == 1
     printed = json.loads(capsys.readouterr().out)
@@ -51,11 +58,72 @@ def test_figures_stand_beside_their_budgets(monkeypatch, capsys, tmp_path):
     assert "there are: tick, 256 lanes" in capsys.readouterr().err
 
 
-def test_a_measurement_that_fails_is_named(monkeypatch, capsys, tmp_path):
+def test_a_measurement_that_fails_is_named_and_the_others_go_on(monkeypatch, capsys, tmp_path):
+    """So do those that need a GPU, which miss nothing here."""
     absent = bench.Budget("absent", ("load", str(tmp_path / "absent")), (), "us", 1)
-    monkeypatch.setattr(bench, "BUDGETS", (absent,))
-    assert perf(monkeypatch, "bench") == 1
-    assert f"perf load {tmp_path / 'absent'}: ended with 1" in capsys.readouterr().err
+    slow = bench.Budget("slow", ("streaming", "--seconds", "60"), ("us_per_token",), "us", 12)
+    device = bench.Budget("device", (), (), "s", 1)
+    monkeypatch.setattr(bench, "demo_core", lambda: tmp_path / "absent")
+    monkeypatch.setattr(bench, "BUDGETS", (absent, slow, device))
+    assert perf(monkeypatch, "bench", "--limit-s", 1) == 1
+    told = capsys.readouterr()
+    assert f"1 of 3: perf load {tmp_path / 'absent'}" in told.err
+    first, second, third = told.out.splitlines()
+    assert "not measured" in first and "not measured: did not end in 1 s" in second
+    assert "needs an H200" in third
+    monkeypatch.setattr(bench, "BUDGETS", (device,))
+    assert perf(monkeypatch, "bench") == 0
+
+
+def test_what_a_command_started_ends_with_it(tmp_path):
+    child = tmp_path / "child.py"
+    child.write_text("import subprocess, sys, time\n"
+                     "print(subprocess.Popen(['sleep', '60']).pid, flush=True)\ntime.sleep(60)\n")
+    with bench.process([sys.executable, str(child)]) as running:
+        started = Path(f"/proc/{int(running.stdout.readline())}/stat")
+        assert started.exists()
+    deadline = time.monotonic() + 10
+    while started.exists() and started.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the command's own process is still there"
+        time.sleep(0.01)
+    assert running.returncode == -signal.SIGKILL
+
+
+def test_a_result_names_the_commit_of_its_own_checkout(tmp_path):
+    assert machine()["commit"] and int(machine()["processors"]) >= 1
+    package = tmp_path / "package"
+    package.mkdir()
+    assert commit(package) == "unknown"
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    (package / "a.py").write_text("1")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "a")):
+        subprocess.run([*git, *words], check=True)
+    assert re.fullmatch("[0-9a-f]{12}", commit(package))
+    (package / "a.py").write_text("2")
+    assert commit(package).endswith(" changed")
+    (package / "deeper").mkdir()
+    assert commit(package / "deeper") == "unknown", "installed inside another project"
+
+
+@pytest.mark.parametrize("words", [
+    ("simulate", "--step-ms", "nan"), ("simulate", "--lanes", "0"), ("simulate", "--repeats", "0"),
+    ("simulate", "--shape", "code", "--concurrency", "-1"),
+    ("simulate", "--shape", "code", "--seed", "99999999999999999999"),
+    ("simulate", "--shape", "code", "--rate", "inf"), ("tick", "--lanes", "-1"),
+    ("tick", "--ticks", "0"), ("tick", "--stops", "2"), ("masks", "--streams", "0"),
+    ("serve", "--requests", "0"), ("serve", "--rate", "nan"), ("load", "x", "--repeats", "x")])
+def test_numbers_are_refused_by_option(monkeypatch, capsys, words):
+    with pytest.raises(SystemExit) as raised:
+        perf(monkeypatch, *words)
+    assert raised.value.code == 2 and f"argument {words[-2]}: " in capsys.readouterr().err
+
+
+def test_an_interrupt_is_no_error(monkeypatch):
+    def interrupted(requests):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cancel, "measure", interrupted)
+    assert perf(monkeypatch, "cancel") == 130
 
 
 def test_a_cancelled_request_leaves_in_the_tick_of_its_last_fence_or_the_next():

@@ -76,6 +76,42 @@ def test_chunks_count_where_a_server_reports_no_usage(capsys, monkeypatch):
     assert status == 0 and part["counted_by_chunks"] == 4 and part["output_tokens"] == 12
 
 
+class Odd(Plain):
+    """Sends one event that is none of a chat completion, or nothing at all."""
+
+    event = None
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.event is None:
+            self.server.ended.wait(30)
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.send(self.event)
+
+
+@pytest.mark.parametrize("event,words", [
+    ([1], "no event of a chat completion"), ({"choices": [5]}, "no event of a chat completion"),
+    ({"choices": [], "usage": {"prompt_tokens": None}}, "no event of a chat completion"),
+    ({"choices": None}, "without a finish reason"), ({"choices": [{"delta": None}]}, "without a"),
+    (None, "no end within 0.5 s")], ids=str)
+def test_a_server_that_answers_oddly_fails_only_its_requests(capsys, monkeypatch, event, words):
+    monkeypatch.setattr(Odd, "event", event)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as odd:
+        odd.ended = threading.Event()
+        threading.Thread(target=odd.serve_forever, daemon=True).start()
+        status, result = perf(
+            capsys, monkeypatch, "serve", "--url", f"http://127.0.0.1:{odd.server_port}",
+            "--model", "any", "--requests", 3, "--concurrency", 3, "--warm-up", 0,
+            *(("--timeout-s", 0.5) if event is None else ()))
+        odd.ended.set()
+        odd.shutdown()
+    (part,) = result["runs"]
+    assert status == 1 and part["failed"] == 3
+    assert all(words in name for name in part["errors"])
+
+
 def test_failures_are_counted_and_named(server, capsys, monkeypatch):
     status, result = perf(
         capsys, monkeypatch, "serve", "--url", server.url, "--requests", 5, "--model", "nobody",

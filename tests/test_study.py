@@ -105,12 +105,23 @@ def test_public_files_are_read(tmp_path):
     ("t.jsonl", "[1]", "expected an object"),
     ("t.jsonl", '{"arrival_ns": 1.5, "prompt_tokens": 1, "output_tokens": 1}', "arrival_ns"),
     ("t.jsonl", '{"arrival_ns": 1, "prompt_tokens": 0, "output_tokens": 1}', "prompt_tokens[0]"),
+    ("t.jsonl", '{"arrival_ns": 1, "prompt_tokens": 1, "output_tokens": 9e18}', "output_tokens"),
+    ("t.jsonl", '{"arrival_ns": 1, "prompt_tokens": 1, "output_tokens": ' + "9" * 18 + "}",
+     "output_tokens[0]"),
+    ("t.jsonl", '{"arrival_ns": 1, "prompt_tokens": ' + "9" * 40 + "}", "integer of 64 bits"),
+    ("t.jsonl", '{"arrival_ns": ' + "9" * 5000 + "}", "line 1"),
+    ("t.jsonl", '{"arrival_ns": 9223372036854775807, "prompt_tokens": 1, "output_tokens": 1}',
+     "arrival_ns[0]"),
+    ("t.jsonl", "[" * 100_000, "line 1"),
+    ("t.jsonl", b"\xff", "line 1"),
+    ("t.csv", "Timestamp,Request tokens,Response tokens\ninf,1,1\n", "line 2"),
+    ("t.csv", b"\xff\n1,1,1\n", "expected columns"),
     ("t.csv", "a,b\n1,2\n", "expected columns"),
     ("t.csv", "Timestamp,Request tokens,Response tokens\nx,1,1\n", "line 2"),
 ])
 def test_bad_files_are_named(tmp_path, name, text, words):
     path = tmp_path / name
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as raised:
         read_trace(path)
     assert words in str(raised.value)

@@ -1,10 +1,12 @@
-"""python -m helios_dod.perf: measures the engine. `tick` is the host cost of a tick per system."""
+"""Measures the engine, and any server that speaks its API."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
+from helios_dod.arguments import positive, share, whole_number
+from helios_dod.cli import INTERRUPTED
 from helios_dod.errors import UserError
 from helios_dod.perf import (
     bench,
@@ -145,12 +147,12 @@ def load(options: argparse.Namespace) -> int:
 
 
 def lane_list(text: str) -> list[int]:
-    """Comma-separated lane counts."""
+    """Comma-separated numbers of at least 1."""
     try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
+        return [positive(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"expected numbers separated by commas, such as 256,1024, got {text!r}") from None
+            f"expected numbers from 1 and commas, such as 256,1024, got {text!r}") from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -160,9 +162,10 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("tick", help="host cost of a tick and of each system")
     command.add_argument("--lanes", type=lane_list, default=[1, 32, 256],
                          help="decoding lanes, comma-separated (default 1,32,256)")
-    command.add_argument("--context", type=int, default=1050, help="prompt tokens of each lane")
-    command.add_argument("--ticks", type=int, default=500, help="timed ticks")
-    command.add_argument("--stops", type=float, default=0.25,
+    command.add_argument("--context", type=positive, default=1050,
+                         help="prompt tokens of each lane")
+    command.add_argument("--ticks", type=positive, default=500, help="timed ticks")
+    command.add_argument("--stops", type=share, default=0.25,
                          help="share of lanes with stop strings (default 0.25)")
     command.add_argument("--shared", action="store_true", help="drained by another process")
     command.add_argument("--mixed", action="store_true",
@@ -170,36 +173,38 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=tick)
     command = commands.add_parser("masks", help="a grammar's mask, token by token")
-    command.add_argument("--streams", type=int, default=8)
+    command.add_argument("--streams", type=positive, default=8)
     command.add_argument("--json", action="store_true")
     command.set_defaults(run=masks)
     command = commands.add_parser("prefix", help="matching a fully cached prompt")
     command.add_argument("--pages", type=lane_list, default=[4096, 999_424],
                          help="pages in the index, comma-separated; whole prompts are indexed")
-    command.add_argument("--prompt", type=int, default=32_768, help="tokens of the prompt")
+    command.add_argument("--prompt", type=positive, default=32_768, help="tokens of the prompt")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=prefix)
     command = commands.add_parser("throughput", help="offline tokens per second of a core")
     command.add_argument("core", type=Path, help="a prepared core")
     command.add_argument("--streams", type=lane_list, default=[1, 8, 32],
                          help="numbers of parallel streams, comma-separated (default 1,8,32)")
-    command.add_argument("--steps", type=int, default=64, help="timed tokens of each stream")
-    command.add_argument("--prompt", type=int, default=50, help="prompt tokens of each stream")
-    command.add_argument("--prefill", type=int, default=400, help="tokens of the timed prompt")
-    command.add_argument("--repeats", type=int, default=3)
-    command.add_argument("--threads", type=int, default=0, help="executor threads (0: processors)")
+    command.add_argument("--steps", type=positive, default=64, help="timed tokens of each stream")
+    command.add_argument("--prompt", type=positive, default=50, help="prompt tokens of each stream")
+    command.add_argument("--prefill", type=positive, default=400, help="tokens of the timed prompt")
+    command.add_argument("--repeats", type=positive, default=3)
+    command.add_argument("--threads", type=whole_number, default=0,
+                         help="executor threads (0: processors)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=throughput)
     command = commands.add_parser("offload", help="first token by where a prompt's pages are")
     command.add_argument("core", type=Path, help="a prepared core")
-    command.add_argument("--prompt", type=int, default=1000, help="tokens of the prompt")
-    command.add_argument("--repeats", type=int, default=7)
-    command.add_argument("--threads", type=int, default=0, help="executor threads (0: processors)")
+    command.add_argument("--prompt", type=positive, default=1000, help="tokens of the prompt")
+    command.add_argument("--repeats", type=positive, default=7)
+    command.add_argument("--threads", type=whole_number, default=0,
+                         help="executor threads (0: processors)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=offload)
     command = commands.add_parser("load", help="time of loading a core, by phase")
     command.add_argument("core", type=Path, help="a prepared core")
-    command.add_argument("--repeats", type=int, default=7)
+    command.add_argument("--repeats", type=positive, default=7)
     command.add_argument("--start", action="store_true",
                          help="also time loading the engine, weights verified and trusted")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -231,6 +236,8 @@ def main() -> int:
     except UserError as error:
         print(f"perf {options.command}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.arguments import whole_number
 from helios_dod.edges import Submission
 from helios_dod.embedding import Engine
 from helios_dod.errors import UserError
@@ -22,7 +23,7 @@ REQUESTS_MAX = 150  # while the others decode
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `cancel`."""
-    parser.add_argument("--requests", type=int, default=100, help="(default %(default)s)")
+    parser.add_argument("--requests", type=whole_number, default=100, help="(default %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 

@@ -20,11 +20,12 @@ CHUNK_LINE_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go. key: sent as a bearer token."""
+    """Where requests go. key: sent as a bearer token. timeout_s: of one request, to its end."""
 
     url: str
     model: str = ""
     key: str = ""
+    timeout_s: float = 600
 
     def address(self) -> tuple[str, int, bool, str]:
         """(host, port, TLS, path prefix). Raises UserError."""
@@ -102,13 +103,16 @@ async def model_of(target: Target) -> str:
     """The first model that the server names. Raises UserError."""
     connection = Connection(target)
     try:
-        status = await connection.open("GET", "/v1/models", b"")
-        body = await connection.body()
+        async with asyncio.timeout(target.timeout_s):
+            status = await connection.open("GET", "/v1/models", b"")
+            body = await connection.body()
         if status != 200:
             raise UserError(f"{target.url}: GET /v1/models answered {status}")
         return str(json.loads(body)["data"][0]["id"])
-    except (OSError, ValueError, LookupError, asyncio.IncompleteReadError) as error:
-        raise UserError(f"{target.url}: GET /v1/models: {error or type(error).__name__}") from None
+    except (OSError, ValueError, LookupError, TypeError, asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError) as error:
+        told = str(error) or type(error).__name__
+        raise UserError(f"{target.url}: GET /v1/models: {told}") from None
     finally:
         connection.close()
 
@@ -122,18 +126,10 @@ async def ask(target: Target, messages: list[dict[str, str]], output_tokens: int
     answer = Answer(time.monotonic_ns())
     connection = Connection(target)
     try:
-        answer.status = await connection.open("POST", "/v1/chat/completions", body)
-        if answer.status != 200:
-            answer.error = (await connection.body()).decode(errors="replace")[:300]
-            return answer
-        left = b""
-        async for piece in connection.pieces():
-            now = time.monotonic_ns()
-            lines = (left + piece).split(b"\n")
-            left = lines.pop()
-            for line in lines:
-                if line.startswith(b"data: ") and line != b"data: [DONE]":
-                    note(answer, json.loads(line[6:]), now)
+        async with asyncio.timeout(target.timeout_s):
+            await stream(connection, body, answer)
+    except TimeoutError:
+        answer.error = f"no end within {target.timeout_s:g} s"
     except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         answer.error = f"{type(error).__name__}: {error}"
     finally:
@@ -145,17 +141,39 @@ async def ask(target: Target, messages: list[dict[str, str]], output_tokens: int
     return answer
 
 
+async def stream(connection: Connection, body: bytes, answer: Answer) -> None:
+    """Sends a request and notes every event of its answer. Raises OSError, ValueError and what
+    reading a stream does."""
+    answer.status = await connection.open("POST", "/v1/chat/completions", body)
+    if answer.status != 200:
+        answer.error = (await connection.body()).decode(errors="replace")[:300]
+        return
+    left = b""
+    async for piece in connection.pieces():
+        now = time.monotonic_ns()
+        lines = (left + piece).split(b"\n")
+        left = lines.pop()
+        for line in lines:
+            if line.startswith(b"data: ") and line.rstrip() != b"data: [DONE]":
+                event = json.loads(line[6:])
+                try:
+                    note(answer, event, now)
+                except (AttributeError, LookupError, TypeError):
+                    raise ValueError(f"no event of a chat completion: {line[6:120]!r}") from None
+
+
 def note(answer: Answer, event: dict[str, Any], now: int) -> None:
-    """Adds one event of a stream."""
+    """Adds one event of a stream. Raises AttributeError, LookupError, TypeError and ValueError for
+    what is none."""
     if "error" in event:
         answer.error = str(event["error"])[:300]
         return
     usage = event.get("usage")
     if usage:
-        answer.prompt_tokens = usage["prompt_tokens"]
-        answer.output_tokens = usage["completion_tokens"]
-    for choice in event.get("choices", ()):
-        delta = choice.get("delta", {})
+        answer.prompt_tokens = int(usage["prompt_tokens"])
+        answer.output_tokens = int(usage["completion_tokens"])
+    for choice in event.get("choices") or ():
+        delta = choice.get("delta") or {}
         if any(delta.get(name) for name in ("content", "reasoning_content", "tool_calls")):
             answer.first_ns = answer.first_ns or now
             answer.last_ns = now

@@ -29,7 +29,7 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A result. Raises UserError."""
+    """A result; one without a machine has an empty one. Raises UserError."""
     try:
         value = json.loads(path.read_text())
     except OSError as error:
@@ -38,6 +38,8 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected an object")
+    if not isinstance(value.setdefault("machine", {}), dict):
+        raise UserError(f"{path}: machine: expected an object")
     return value
 
 
@@ -46,9 +48,8 @@ def run(options: argparse.Namespace) -> int:
     a, b = read(options.a), read(options.b)
     mine, other = dict(figures(a)), dict(figures(b))
     shared = {name: (mine[name], other[name]) for name in mine if name in other}
-    machines = {name: (value, b.get("machine", {}).get(name))
-                for name, value in a.get("machine", {}).items()
-                if value != b.get("machine", {}).get(name)}
+    machines = {name: (value, b["machine"].get(name)) for name, value in a["machine"].items()
+                if value != b["machine"].get(name)}
     if options.json:
         print(json.dumps({"machines_differ": machines, "figures": {
             name: {"a": x, "b": y, "ratio": y / x if x else None}

@@ -29,6 +29,7 @@ from helios_dod.executors.costs import (
     unscaled,
 )
 from helios_dod.perf.machine import machine
+from helios_dod.recording import check_target
 from helios_dod.simulation.observed import Steps, observe_file
 from helios_dod.simulation.roofline import WITHOUT_MODEL
 
@@ -157,6 +158,7 @@ def joined(parts: list[Steps]) -> Steps:
 
 def run(options: argparse.Namespace) -> int:
     """Writes costs; prints what they were fitted to and how well."""
+    check_target(options.out)
     costs, report = fit(joined([observe_file(path).steps for path in options.recordings]))
     plain = costs.plain()
     options.out.write_text(json.dumps({**plain, "fitted": report, "machine": machine()}, indent=1))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.arguments import amount, share
 from helios_dod.contract.decode import decode
 from helios_dod.cores.reader import open_core
 from helios_dod.executors.costs import FEATURES, OPERATIONS, PS, SIDES, Costs
@@ -33,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_device_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """A declared machine."""
     add = parser.add_argument
-    add("--bandwidth-gb", type=float, required=required, help="bytes it reads, 10^9 a second")
-    add("--teraflops", type=float, required=required, help="operations it does, 10^12 a second")
-    add("--overhead-us", type=float, default=0.0, help="of each program (default %(default)s)")
-    add("--efficiency", type=float, default=1.0,
+    add("--bandwidth-gb", type=amount, required=required, help="bytes it reads, 10^9 a second")
+    add("--teraflops", type=amount, required=required, help="operations it does, 10^12 a second")
+    add("--overhead-us", type=amount, default=0.0, help="of each program (default %(default)s)")
+    add("--efficiency", type=share, default=1.0,
         help="share of both rates that counts (default %(default)s)")
 
 

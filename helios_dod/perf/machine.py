@@ -1,17 +1,39 @@
 """What a measurement depends on."""
 
+import os
 import platform
+import subprocess
+from pathlib import Path
 
 from helios_dod import __version__
 
+PACKAGE = Path(__file__).resolve().parent.parent
+
 
 def machine() -> dict[str, str]:
-    """Versions and the processor's name."""
+    """Versions, the commit, and the processor's name and number."""
     import numba
     import numpy
 
     return {"python": platform.python_version(), "numba": numba.__version__,
-            "numpy": numpy.__version__, "helios": __version__, "processor": processor()}
+            "numpy": numpy.__version__, "helios": __version__, "commit": commit(),
+            "processor": processor(), "processors": str(len(os.sched_getaffinity(0)))}
+
+
+def commit(package: Path = PACKAGE) -> str:
+    """Of the checkout that the package is the top folder of, with a mark if its sources differ from
+    it; "unknown" elsewhere."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True,
+                              check=True).stdout.strip()
+
+    try:
+        top, found = git("rev-parse", "--show-toplevel", "HEAD").split("\n")
+        if Path(top) != package.parent:
+            return "unknown"  # installed inside another project
+        return found[:12] + (" changed" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def processor() -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.errors import UserError
 from helios_dod.limits import LARGE, NO_ROW, PAGE_TOKENS_MAX, TOKEN_BLOCK
 from helios_dod.perf.tick import summary
 from helios_dod.system import kernel
@@ -48,7 +49,12 @@ def publish_text(world, texts, page_tokens):
 
 
 def prepare(load: Load) -> np.ndarray:
-    """A world whose request row 0 is the prompt, published last among other texts."""
+    """A world whose request row 0 is the prompt, published last among other texts. Raises
+    UserError."""
+    most = load.pages * PAGE_TOKENS_MAX
+    if load.prompt % TOKEN_BLOCK or not 0 < load.prompt <= most:
+        raise UserError(f"--prompt: expected a multiple of {TOKEN_BLOCK} and at most the {most} "
+                        f"tokens of {load.pages} pages, got {load.prompt}")
     world = boot(LARGE)
     w = world[0]
     w["settings"]["page_tokens"] = PAGE_TOKENS_MAX

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helios_dod.arguments import positive, whole_number
 from helios_dod.edges import Submission, check_fits, row_of
 from helios_dod.engine import Engine
 from helios_dod.errors import UserError
@@ -32,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("core", type=Path, help="a prepared core")
     add("--out", type=Path, required=True, help="the recording")
-    add("--threads", type=int, default=0, help="of the host executor (0: processors)")
+    add("--threads", type=whole_number, default=0, help="of the host executor (0: processors)")
     add("--random-weights", action="store_true",
         help="make the matrices on the device instead of reading them")
-    add("--max-active", type=int, help="requests that run at once (default: the core's)")
-    add("--warm-up", type=int, default=16,
+    add("--max-active", type=positive, help="requests that run at once (default: the core's)")
+    add("--warm-up", type=whole_number, default=16,
         help="requests of the trace that run before, by other prompts: a process is slower at "
              "first (default %(default)s)")
     add_trace_arguments(parser)

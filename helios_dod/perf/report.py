@@ -13,6 +13,7 @@ from helios_dod.perf.compare import read
 from helios_dod.perf.kernels import add_device_arguments, against, device_of, work_in
 from helios_dod.perf.machine import machine
 from helios_dod.perf.simulate import summary
+from helios_dod.recording import check_target
 from helios_dod.simulation.charts import (
     Bar,
     Series,
@@ -154,10 +155,11 @@ def load_charts(results: list[tuple[str, dict[str, Any]]]) -> str:
     """Throughput and latency over offered load, of `perf serve`."""
     runs = []
     for name, result in results:
-        if not isinstance(result.get("runs"), list) or "offered" not in result:
-            raise UserError(f"{name}: expected what `perf serve --json` printed")
-        runs += [(float(result["offered"]["requests_per_s"] or part["requests_per_s"]), part)
-                 for part in result["runs"]]
+        try:
+            runs += [(float(result["offered"]["requests_per_s"] or part["requests_per_s"]), part)
+                     for part in result["runs"]]
+        except (LookupError, TypeError, ValueError):
+            raise UserError(f"{name}: expected what `perf serve --json` printed") from None
     runs.sort(key=lambda run: run[0])
     offered = np.array([load for load, _ in runs])
 
@@ -187,6 +189,7 @@ def run(options: argparse.Namespace) -> int:
     """Writes the page."""
     if not options.recordings and not options.results:
         raise UserError("expected recordings or --results, got neither")
+    check_target(options.out)
     seen: list[tuple[str, Observation]] = [
         (path.stem, observe_file(path)) for path in options.recordings]
     sections, roof = [], roof_of(options)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from helios_dod.perf.kernels import add_device_arguments, costs_of
+from helios_dod.recording import check_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes costs for `simulate`, `plan` and `validate`."""
+    """Writes costs for `simulate`, `plan` and `validate`. Raises UserError."""
+    check_target(options.out)
     options.out.write_text(json.dumps(costs_of(options).plain(), indent=1))
     print(options.out)
     return 0

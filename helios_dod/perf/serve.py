@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.arguments import amount, positive, seed, whole_number
 from helios_dod.errors import UserError
 from helios_dod.perf.client import Answer, Target, ask, model_of
 from helios_dod.perf.machine import machine
@@ -34,24 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--url", default="http://127.0.0.1:8000", help="the server (default %(default)s)")
     add("--model", default="", help="the model's id (default: the first that the server names)")
     add("--key", default="", help="an API key")
-    add("--concurrency", type=int, default=0,
+    add("--concurrency", type=whole_number, default=0,
         help="closed loop: so many requests at a time (default: open loop, by --rate or --trace)")
-    add("--rate", type=float, default=1.0, help="requests a second (default %(default)s)")
-    add("--burstiness", type=float, default=1.0,
+    add("--rate", type=amount, default=1.0, help="requests a second (default %(default)s)")
+    add("--burstiness", type=amount, default=1.0,
         help="coefficient of variation of the gaps between arrivals (default: Poisson, 1)")
-    add("--requests", type=int, default=100, help="(default %(default)s)")
-    add("--prompt-tokens", type=int, default=128, help="about; the server's own count is reported")
-    add("--output-tokens", type=int, default=64, help="(default %(default)s)")
-    add("--shared-tokens", type=int, default=0, help="with which every prompt begins (default 0)")
+    add("--requests", type=positive, default=100, help="(default %(default)s)")
+    add("--prompt-tokens", type=positive, default=128,
+        help="about; the server's own count is reported")
+    add("--output-tokens", type=positive, default=64, help="(default %(default)s)")
+    add("--shared-tokens", type=whole_number, default=0,
+        help="with which every prompt begins (default 0)")
     add("--shape", choices=SHAPES, help="lengths of that shape instead")
     add("--trace", type=Path, help="arrivals and lengths of a trace instead")
-    add("--warm-up", type=int, default=8, help="requests before those that count (default 8)")
-    add("--repeats", type=int, default=1, help="of the whole load (default %(default)s)")
-    add("--ttft-ms", type=float, help="goodput: the most that a first token may take")
-    add("--between-ms", type=float, help="goodput: the most that the mean gap may be")
+    add("--timeout-s", type=amount, default=600.0,
+        help="of one request, to its end (default %(default)s)")
+    add("--warm-up", type=whole_number, default=8,
+        help="requests before those that count (default 8)")
+    add("--repeats", type=positive, default=1, help="of the whole load (default %(default)s)")
+    add("--ttft-ms", type=amount, help="goodput: the most that a first token may take")
+    add("--between-ms", type=amount, help="goodput: the most that the mean gap may be")
     add("--ignore-eos", action="store_true",
         help="ask for answers of full length, where the server knows the field")
-    add("--seed", type=int, default=1)
+    add("--seed", type=seed, default=1)
     add("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -169,7 +175,7 @@ def summary(answers: list[Answer], seconds: float, ttft_ms: float | None,
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Warm-up, then every repetition."""
-    target = Target(options.url, options.model, options.key)
+    target = Target(options.url, options.model, options.key, options.timeout_s)
     if not target.model:
         target = replace(target, model=await model_of(target))
     trace = trace_of(options)

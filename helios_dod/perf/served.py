@@ -38,11 +38,15 @@ class Served:
             [python, "-m", "helios_dod", "serve", *([str(core)] if core else []), *words,
              "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         threading.Thread(target=self.read, daemon=True).start()
-        self.listening_s, line = self.line("listening on ")
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-        assert found, line
-        self.port = int(found[1])
-        self.ready_s, _ = self.line("ready")
+        try:
+            self.listening_s, line = self.line("listening on ")
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            assert found, line
+            self.port = int(found[1])
+            self.ready_s, _ = self.line("ready")
+        except BaseException:  # an interrupt too: nobody else knows of the server yet
+            self.process.kill()
+            raise
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         self.engine, *self.workers = map(int, path.read_text().split())
 
@@ -66,7 +70,6 @@ class Served:
             self.told.wait_for(found, START_S)
             one = found()
         if one is None or one[1] == ENDED:
-            self.process.kill()
             raise UserError("the server did not start: "
                             + "; ".join(text for _, text in self.lines[-5:] if text != ENDED))
         return one

@@ -14,14 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.arguments import amount, positive, seed, whole_number
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import FixedCost, read_costs
 from helios_dod.perf.machine import machine
 from helios_dod.progress import Progress
+from helios_dod.recording import check_target
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.observed import observe_file
 from helios_dod.simulation.study import Outcome, Study
-from helios_dod.simulation.traces import SHAPES, Trace, drawn_trace, make_trace, read_trace
+from helios_dod.simulation.traces import (
+    SHAPES,
+    Trace,
+    drawn_trace,
+    make_trace,
+    read_trace,
+    write_trace,
+)
 
 WARM_STEPS = 200
 STEADY_STEPS = 4000
@@ -33,18 +42,21 @@ PERCENTILES = (50, 90, 99)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `simulate`."""
     add = parser.add_argument
-    add("--lanes", type=int, default=256, help="requests that run at once (default %(default)s)")
-    add("--step-ms", type=float, default=8.0, help="time of a program (default %(default)s)")
-    add("--token-us", type=float, default=0.0,
+    add("--lanes", type=positive, default=256,
+        help="requests that run at once (default %(default)s)")
+    add("--step-ms", type=amount, default=8.0, help="time of a program (default %(default)s)")
+    add("--token-us", type=amount, default=0.0,
         help="and of each of its tokens (default %(default)s)")
-    add("--prefill-tokens", type=int, default=2048,
+    add("--prefill-tokens", type=positive, default=2048,
         help="tokens of one program at most (default %(default)s)")
-    add("--pages", type=int, default=0,
+    add("--pages", type=whole_number, default=0,
         help="pages of 16 tokens (default: as many as the lanes can fill)")
     add("--costs", type=Path, help="what `fit` or `roofline` wrote, instead of --step-ms")
     add("--recording", type=Path,
         help="requests and capacities of a flight recording instead of a trace and --lanes")
-    add("--repeats", type=int, default=5, help="of the speed measurement (default %(default)s)")
+    add("--write-trace", type=Path, help="also write the load: .jsonl, or .parquet (pyarrow)")
+    add("--repeats", type=positive, default=5,
+        help="of the speed measurement (default %(default)s)")
     add_trace_arguments(parser)
 
 
@@ -53,16 +65,17 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--trace", type=Path, help="a trace: .jsonl, .parquet, or a public .csv")
     add("--shape", choices=SHAPES, help="draw a trace of that shape instead")
-    add("--requests", type=int, default=10_000, help="of --shape (default %(default)s)")
-    add("--rate", type=float, default=10.0,
+    add("--requests", type=positive, default=10_000, help="of --shape (default %(default)s)")
+    add("--rate", type=amount, default=10.0,
         help="requests a second of --shape; 0: all at once (default %(default)s)")
-    add("--burstiness", type=float, default=1.0,
+    add("--burstiness", type=amount, default=1.0,
         help="coefficient of variation of the gaps between arrivals: 1 is Poisson (default 1)")
-    add("--shared-tokens", type=int, default=0, help="of each prompt of --shape (default 0)")
-    add("--groups", type=int, default=1, help="of prompts that share (default 1)")
-    add("--concurrency", type=int, default=0,
+    add("--shared-tokens", type=whole_number, default=0,
+        help="of each prompt of --shape (default 0)")
+    add("--groups", type=positive, default=1, help="of prompts that share (default 1)")
+    add("--concurrency", type=whole_number, default=0,
         help="closed loop: so many requests at a time, whatever the trace says (default: open)")
-    add("--seed", type=int, default=1)
+    add("--seed", type=seed, default=1)
     add("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -93,6 +106,9 @@ def run(options: argparse.Namespace) -> int:
             made, trace = replace(seen.machine, cost=cost), seen.trace
         else:
             trace = trace_of(options)
+        if options.write_trace is not None:
+            check_target(options.write_trace)
+            write_trace(trace, options.write_trace)
         study = Study(made, trace, options.concurrency, options.seed)
         with Progress("simulating", len(trace), "requests") as progress:
             result = summary(study.run(progress))

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from helios_dod.errors import UserError
+from helios_dod.arguments import positive
 from helios_dod.perf.machine import machine
 from helios_dod.perf.served import Served
 from helios_dod.progress import Progress
@@ -18,14 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("core", nargs="?", type=Path, help="a prepared core (default: the demo's)")
     add("--cache-memory", default="400M", help="of the server (default %(default)s)")
-    add("--repeats", type=int, default=5, help="that count (default %(default)s)")
+    add("--repeats", type=positive, default=5, help="that count (default %(default)s)")
     add("--json", action="store_true", help="one JSON object on standard output")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Medians and extremes, seconds. Raises UserError."""
-    if options.repeats < 1:
-        raise UserError(f"--repeats: expected at least 1, got {options.repeats}")
+    """Medians and extremes, seconds. Raises UserError where the server does not start."""
     found: dict[str, list[float]] = {"listening_s": [], "ready_s": []}
     with Progress("starting", options.repeats + 1, "servers") as progress:
         for repeat in range(options.repeats + 1):

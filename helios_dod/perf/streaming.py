@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from helios_dod.arguments import amount, positive
+from helios_dod.errors import UserError
 from helios_dod.perf.machine import machine
 from helios_dod.perf.served import Served, cpu_seconds, drain
 
@@ -19,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `streaming`."""
     add = parser.add_argument
     add("core", nargs="?", type=Path, help="a prepared core (default: the demo's)")
-    add("--streams", type=int, default=256, help="(default %(default)s)")
-    add("--step-ms", type=float, default=20.0, help="between tokens (default %(default)s)")
-    add("--seconds", type=float, default=20.0, help="that count (default %(default)s)")
-    add("--output-tokens", type=int, default=3900,
+    add("--streams", type=positive, default=256, help="(default %(default)s)")
+    add("--step-ms", type=amount, default=20.0, help="between tokens (default %(default)s)")
+    add("--seconds", type=amount, default=20.0, help="that count (default %(default)s)")
+    add("--output-tokens", type=positive, default=3900,
         help="of an answer, more than are measured (default %(default)s)")
     add("--observed", action="store_true", help="ask for token ids and times")
-    add("--workers", type=int, default=1, help="frontend processes (default %(default)s)")
+    add("--workers", type=positive, default=1, help="frontend processes (default %(default)s)")
     add("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -37,6 +39,8 @@ def spent(pids: list[int]) -> tuple[float, float]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One run. Raises UserError."""
+    if not options.seconds:
+        raise UserError("--seconds: expected more than 0, got 0")
     server = Served(options.core, [
         "--executor", "simulated", "--step-ms", str(options.step_ms),
         "--workers", str(options.workers), "--max-active", str(options.streams),

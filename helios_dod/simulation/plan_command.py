@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from helios_dod.arguments import amount, positive, seed, share
 from helios_dod.contract.decode import decode
 from helios_dod.cores.reader import open_core
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import Costs, read_costs
 from helios_dod.progress import format_bytes
+from helios_dod.recording import check_target
 from helios_dod.simulation.charts import Series, axis, chart, page, table
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.planning import Plan, Planner, Point, Targets
@@ -26,23 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--core", type=Path, required=True, help="a prepared core")
     add("--trace", type=Path, help="a trace: .jsonl, .parquet, or a public .csv")
     add("--shape", choices=SHAPES, help="draw a trace of that shape instead")
-    add("--requests", type=int, default=2000, help="of --shape (default %(default)s)")
-    add("--rate", type=float, default=10.0, help="requests a second of --shape (default 10)")
-    add("--seed", type=int, default=1, help="of --shape (default 1)")
-    add("--ttft-ms", type=float, required=True, help="target: arrival to first token")
-    add("--between-ms", type=float, required=True, help="target: mean time between tokens")
+    add("--requests", type=positive, default=2000, help="of --shape (default %(default)s)")
+    add("--rate", type=amount, default=10.0, help="requests a second of --shape (default 10)")
+    add("--seed", type=seed, default=1, help="of --shape (default 1)")
+    add("--ttft-ms", type=amount, required=True, help="target: arrival to first token")
+    add("--between-ms", type=amount, required=True, help="target: mean time between tokens")
     add("--met", type=float, default=0.95,
         help="share of requests that meet both (default %(default)s)")
     add("--costs", type=Path, help="what `python -m helios_dod.perf fit` wrote; else:")
-    add("--bandwidth-gb", type=float, help="bytes that the device reads, 10^9 a second")
-    add("--teraflops", type=float, help="operations that it does, 10^12 a second")
-    add("--overhead-us", type=float, default=10.0, help="of each program (default %(default)s)")
-    add("--efficiency", type=float, default=0.8,
+    add("--bandwidth-gb", type=amount, help="bytes that the device reads, 10^9 a second")
+    add("--teraflops", type=amount, help="operations that it does, 10^12 a second")
+    add("--overhead-us", type=amount, default=10.0, help="of each program (default %(default)s)")
+    add("--efficiency", type=share, default=0.8,
         help="share of both rates that programs reach (default %(default)s)")
-    add("--concurrency", type=int, help="requests at once, at most (default: the core's)")
-    add("--cache-gb", type=float, help="memory of one replica's cache (default: what they fill)")
-    add("--replicas-max", type=int, default=64, help="(default %(default)s)")
-    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes that simulate")
+    add("--concurrency", type=positive, help="requests at once, at most (default: the core's)")
+    add("--cache-gb", type=amount, help="memory of one replica's cache (default: what they fill)")
+    add("--replicas-max", type=positive, default=64, help="(default %(default)s)")
+    add("--jobs", type=positive, default=os.cpu_count() or 1, help="processes that simulate")
     add("--html", type=Path, help="write the plan as a page of plots")
     add("--json", action="store_true", help="one JSON object on standard output")
 
@@ -146,6 +148,8 @@ def plan_page(plan: Plan, trace: Trace, targets: Targets, page_bytes: int, title
 
 def run(args: argparse.Namespace) -> int:
     """0: there is a plan; 1: nothing meets the targets. Raises UserError, CoreError."""
+    if args.html is not None:
+        check_target(args.html)
     trace = trace_of(args)
     machine, page_bytes = machine_of(args, trace)
     if not 0 < args.met <= 1:

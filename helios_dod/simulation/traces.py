@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.bounds import INT64_MAX, shown
 from helios_dod.errors import UserError
 
 ALONE = -1  # shares nothing
 COLUMNS = ("arrival_ns", "prompt_tokens", "output_tokens", "prefix", "prefix_tokens")
+ARRIVAL_NS_MAX = 10**18  # 31 years, so that times of a simulation fit int64
+TOKENS_MAX = 1 << 29  # of a prompt and of an answer
+PREFIX_MAX = 1 << 61  # its number is doubled where a text is drawn
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,11 @@ class Trace:
                 raise UserError(f"trace.{name}: expected int64 of shape ({count},), got "
                                 f"{column.dtype} of {column.shape}")
         for name, broken in (
-                ("arrival_ns", np.diff(self.arrival_ns, prepend=0) < 0),
-                ("prompt_tokens", self.prompt_tokens < 1),
-                ("output_tokens", self.output_tokens < 1),
-                ("prefix", self.prefix < ALONE),
+                ("arrival_ns", (np.diff(self.arrival_ns, prepend=0) < 0)
+                 | (self.arrival_ns > ARRIVAL_NS_MAX)),
+                ("prompt_tokens", (self.prompt_tokens < 1) | (self.prompt_tokens > TOKENS_MAX)),
+                ("output_tokens", (self.output_tokens < 1) | (self.output_tokens > TOKENS_MAX)),
+                ("prefix", (self.prefix < ALONE) | (self.prefix > PREFIX_MAX)),
                 ("prefix_tokens", (self.prefix_tokens < 0)
                  | (self.prefix_tokens > self.prompt_tokens)
                  | ((self.prefix == ALONE) & (self.prefix_tokens > 0)))):
@@ -138,12 +143,15 @@ def read_trace(path: Path) -> Trace:
         for number, row in enumerate(readers[path.suffix](path), 1):
             for name in COLUMNS:
                 value = row.get(name, {"prefix": ALONE, "prefix_tokens": 0}.get(name))
-                if not isinstance(value, int) or isinstance(value, bool):
-                    raise UserError(f"{path}: line {number}: {name}: expected an integer, "
-                                    f"got {value!r}")
+                if not isinstance(value, int) or isinstance(value, bool) or (
+                        abs(value) > INT64_MAX):
+                    raise UserError(f"{path}: line {number}: {name}: expected an integer of 64 "
+                                    f"bits, got {shown(value)}")
                 columns[name].append(value)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except csv.Error as error:
+        raise UserError(f"{path}: {error}") from None
     if path.suffix == ".csv" and columns["arrival_ns"]:
         start = min(columns["arrival_ns"])  # public traces count from some date
         columns["arrival_ns"] = [when - start for when in columns["arrival_ns"]]
@@ -152,7 +160,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Writes .jsonl, or .parquet where pyarrow is installed. Raises UserError."""
+    """Writes .jsonl, or .parquet where pyarrow is installed. Raises UserError, OSError."""
     rows = zip(*(getattr(trace, name).tolist() for name in COLUMNS), strict=True)
     if path.suffix == ".jsonl":
         with path.open("w") as file:
@@ -176,19 +184,22 @@ def _pyarrow() -> Any:
 
 
 def _json_lines(path: Path) -> Iterable[dict]:
-    with path.open() as file:
+    with path.open(encoding="utf-8", errors="replace") as file:  # what is no text is no JSON
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}: line {number}: {error}") from None
             if not isinstance(row, dict):
-                raise UserError(f"{path}: line {number}: expected an object, got {row!r}")
+                raise UserError(f"{path}: line {number}: expected an object, got {shown(row)}")
             yield row
 
 
 def _parquet(path: Path) -> Iterable[dict]:
-    return _pyarrow().parquet.read_table(path).to_pylist()
+    try:
+        return _pyarrow().parquet.read_table(path).to_pylist()
+    except ValueError as error:  # UserError is one
+        raise UserError(f"{path}: {error}") from None
 
 
 # Column names of public traces: Azure's (a date) and BurstGPT's (seconds).
@@ -197,7 +208,7 @@ CSV_NAMES = (("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
 
 
 def _csv_rows(path: Path) -> Iterable[dict]:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.DictReader(file)
         header = reader.fieldnames or []
         names = next((names for names in CSV_NAMES if set(names) <= set(header)), None)
@@ -209,7 +220,7 @@ def _csv_rows(path: Path) -> Iterable[dict]:
             try:
                 when = _nanoseconds(row[names[0]])
                 prompt, output = int(row[names[1]]), int(row[names[2]])
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise UserError(f"{path}: line {number}: {error}") from None
             if prompt > 0 and output > 0:  # the public files hold failed requests, with 0 tokens
                 yield {"arrival_ns": when, "prompt_tokens": prompt, "output_tokens": output}
