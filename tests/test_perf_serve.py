@@ -11,7 +11,9 @@ import pytest
 import text_tables
 from server_harness import serving
 
+from helios_dod.errors import UserError
 from helios_dod.perf.__main__ import main
+from helios_dod.perf.conversations import drawn_turns, read_turns
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,52 @@ def test_a_load_is_measured(server, capsys, monkeypatch, arguments):
         assert part["prompt_tokens"] > 24 * 30
         assert 0 < part["ttft_ms"]["p50"] <= part["latency_ms"]["p50"]
         assert part["met"] == 1
+
+
+def test_every_turn_holds_those_before_it(server, capsys, monkeypatch):
+    status, result = perf(
+        capsys, monkeypatch, "serve", "--url", server.url, "--requests", 6, "--turns", 3,
+        "--prompt-tokens", 9, "--output-tokens", 5, "--ignore-eos", "--warm-up", 0, "--concurrency",
+        2)
+    (part,) = result["runs"]
+    assert status == 0 and part["failed"] == 0 and part["output_tokens"] == 30
+    turns = drawn_turns(6, 3, 9, 5, 1)
+    assert [len(turn.messages) for turn in turns] == [1, 1, 3, 3, 5, 5]
+    assert turns[4].messages[:3] == turns[2].messages and turns[4].messages[0] != turns[
+        5].messages[0]
+    assert turns[2].salted(7)[0]["content"] == "7 " + turns[0].messages[0]["content"]
+
+
+def test_conversations_of_a_file_are_asked(server, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "shared.json"
+    path.write_text(json.dumps([
+        {"id": "a", "conversations": [
+            {"from": "human", "value": "one"}, {"from": "gpt", "value": "x" * 20},
+            {"from": "human", "value": "two"}, {"from": "gpt", "value": "y" * 8},
+            {"from": "human", "value": "never answered"}]},
+        {"conversations": []},
+        {"messages": [{"role": "system", "content": "be"}, {"role": "user", "content": "three"},
+                      {"role": "assistant", "content": ""}]}]))
+    turns = read_turns(path, 10)
+    assert [turn.output_tokens for turn in turns] == [5, 1, 2]
+    assert [[one["role"][0] for one in turn.messages] for turn in turns] == [
+        ["u"], ["s", "u"], ["u", "a", "u"]]
+    status, result = perf(capsys, monkeypatch, "serve", "--url", server.url, "--conversations",
+                          path, "--ignore-eos", "--warm-up", 0, "--rate", 1000)
+    assert status == 0 and result["runs"][0]["output_tokens"] == 8
+
+
+@pytest.mark.parametrize("text,words", [
+    ("{", "not JSON"), ("{}", "a list"), ("[5]", "[0]: expected an object"),
+    ('[{"conversations": [5]}]', "[0][0]"), ("[]", "got none"),
+    ('[{"conversations": [{"from": "bard", "value": "x"}]}]', "got 'bard'"),
+    ('[{"conversations": [{"from": "human", "value": 5}]}]', "and 5")])
+def test_bad_conversations_are_named(tmp_path, text, words):
+    path = tmp_path / "shared.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as raised:
+        read_turns(path, 10)
+    assert words in str(raised.value)
 
 
 class Plain(http.server.BaseHTTPRequestHandler):

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from helios_dod.arguments import positive, share, whole_number
 from helios_dod.cli import INTERRUPTED
@@ -155,10 +156,8 @@ def lane_list(text: str) -> list[int]:
             f"expected numbers from 1 and commas, such as 256,1024, got {text!r}") from None
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(prog="python -m helios_dod.perf", description=__doc__)
-    commands = made.add_subparsers(dest="command", required=True)
+def add_tables(commands: Any) -> None:
+    """What measures the scheduler's tables alone."""
     command = commands.add_parser("tick", help="host cost of a tick and of each system")
     command.add_argument("--lanes", type=lane_list, default=[1, 32, 256],
                          help="decoding lanes, comma-separated (default 1,32,256)")
@@ -182,6 +181,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--prompt", type=positive, default=32_768, help="tokens of the prompt")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=prefix)
+
+
+def add_cores(commands: Any) -> None:
+    """What measures a core in this process."""
     command = commands.add_parser("throughput", help="offline tokens per second of a core")
     command.add_argument("core", type=Path, help="a prepared core")
     command.add_argument("--streams", type=lane_list, default=[1, 8, 32],
@@ -209,6 +212,14 @@ def parser() -> argparse.ArgumentParser:
                          help="also time loading the engine, weights verified and trusted")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=load)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m helios_dod.perf", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
+    add_tables(commands)
+    add_cores(commands)
     for module, summary in ((simulate, "a load, in virtual time"),
                             (record, "a load on a core in this process, into a recording"),
                             (fit, "costs of programs, from recordings"),

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +13,11 @@ import numpy as np
 from helios_dod.arguments import amount, positive, seed, whole_number
 from helios_dod.errors import UserError
 from helios_dod.perf.client import Answer, Target, ask, model_of
+from helios_dod.perf.conversations import TOKEN_LETTERS, Turn, drawn_turns, read_turns, words
 from helios_dod.perf.machine import machine
 from helios_dod.perf.simulate import spread
 from helios_dod.progress import Progress
 from helios_dod.simulation.traces import ALONE, SHAPES, Trace, drawn_trace, make_trace, read_trace
-
-# Short words that most vocabularies hold whole: about one token each.
-TEXT = ("time year people way day man thing woman life child world school state family student "
-         "group country problem hand part place case week company system program question work "
-         "night point home water room mother area money story fact month lot right study book "
-         "eye job word business issue side kind head house service friend father power hour game "
-         "line end member law car city name team minute idea body back parent face level office "
-         "door health person art war history party result change morning reason research girl "
-         "guy moment air teacher force")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output-tokens", type=positive, default=64, help="(default %(default)s)")
     add("--shared-tokens", type=whole_number, default=0,
         help="with which every prompt begins (default 0)")
+    add("--turns", type=positive, default=1,
+        help="of a conversation; each is a request with those before it (default %(default)s)")
+    add("--conversations", type=Path,
+        help="texts of such a file as ShareGPT's dumps are instead: a JSON list")
     add("--shape", choices=SHAPES, help="lengths of that shape instead")
     add("--trace", type=Path, help="arrivals and lengths of a trace instead")
     add("--timeout-s", type=amount, default=600.0,
@@ -78,11 +73,6 @@ def trace_of(options: argparse.Namespace) -> Trace:
                    prefix_tokens=np.full(len(drawn), shared, np.int64))
 
 
-def words(seed: str, count: int) -> list[str]:
-    """`count` words, the same for the same seed."""
-    return random.Random(seed).choices(TEXT.split(), k=count)
-
-
 def prompt_of(trace: Trace, index: int, seed: int) -> list[dict[str, str]]:
     """A request's messages."""
     count, shared = int(trace.prompt_tokens[index]), int(trace.prefix_tokens[index])
@@ -91,18 +81,44 @@ def prompt_of(trace: Trace, index: int, seed: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": " ".join(text)}]
 
 
+def turns_of(options: argparse.Namespace) -> list[Turn]:
+    """Conversations that were asked for; none: prompts of a trace are. Raises UserError."""
+    if options.conversations is None and options.turns == 1:
+        return []
+    others = {"--trace": options.trace, "--shape": options.shape,
+              "--shared-tokens": options.shared_tokens or None,
+              "--turns": options.turns if options.conversations and options.turns > 1 else None}
+    for name, value in others.items():
+        if value is not None:
+            raise UserError(f"{name}: not together with "
+                            f"{'--conversations' if options.conversations else '--turns'}")
+    if options.conversations is not None:
+        return read_turns(options.conversations, options.requests)
+    return drawn_turns(options.requests, options.turns, options.prompt_tokens,
+                       options.output_tokens, options.seed)
+
+
+def trace_of_turns(turns: list[Turn], options: argparse.Namespace) -> Trace:
+    """When they come, and about how long they are."""
+    drawn = drawn_trace("code", len(turns), options.rate, options.seed, options.burstiness)
+    letters = [sum(len(one["content"]) for one in turn.messages) for turn in turns]
+    return make_trace(drawn.arrival_ns, np.maximum(np.array(letters) // TOKEN_LETTERS, 1),
+                      np.array([turn.output_tokens for turn in turns]))
+
+
 class Load:
-    """One trace against one target."""
+    """One trace against one target. turns: the texts of its requests; none: words are drawn."""
 
     def __init__(self, target: Target, trace: Trace, concurrency: int, seed: int,
-                 extra: dict[str, Any]) -> None:
+                 extra: dict[str, Any], turns: list[Turn]) -> None:
         self.target, self.trace, self.concurrency = target, trace, concurrency
-        self.seed, self.extra = seed, extra
+        self.seed, self.extra, self.turns = seed, extra, turns
 
     async def one(self, index: int) -> Answer:
         """A request of the trace."""
-        return await ask(self.target, prompt_of(self.trace, index, self.seed),
-                         int(self.trace.output_tokens[index]), self.extra)
+        messages = self.turns[index].salted(self.seed) if self.turns else prompt_of(
+            self.trace, index, self.seed)
+        return await ask(self.target, messages, int(self.trace.output_tokens[index]), self.extra)
 
     async def run(self, progress: Progress) -> tuple[list[Answer], float]:
         """Every answer, and the seconds that all took."""
@@ -178,11 +194,12 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     target = Target(options.url, options.model, options.key, options.timeout_s)
     if not target.model:
         target = replace(target, model=await model_of(target))
-    trace = trace_of(options)
+    turns = turns_of(options)
+    trace = trace_of_turns(turns, options) if turns else trace_of(options)
     if len(trace) == 0:
         raise UserError("the trace holds no request")
     extra = {"ignore_eos": True} if options.ignore_eos else {}
-    load = Load(target, trace, options.concurrency, options.seed, extra)
+    load = Load(target, trace, options.concurrency, options.seed, extra, turns)
     await asyncio.gather(*(load.one(index % len(trace)) for index in range(options.warm_up)))
     runs = []
     for repeat in range(options.repeats):
