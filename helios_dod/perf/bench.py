@@ -127,16 +127,17 @@ def say(text: str) -> None:
 
 def results_of(chosen: list[Budget], limit_s: int) -> Iterator[tuple[Budget, float | None, str]]:
     """Each budget with its figure, or why it has none, as soon as its command has ended."""
-    commands = list(dict.fromkeys(budget.command for budget in chosen))
+    commands = dict.fromkeys(budget.command for budget in chosen)  # () comes last
+    count = len(commands) - (() in commands)
     for number, command in enumerate(commands, 1):
         result, why, began = None, ELSEWHERE, time.monotonic()
         if command:
-            say(f"{number} of {len(commands)}: perf {' '.join(command)}")
+            say(f"{number} of {count}: perf {' '.join(command)}")
             try:
                 result = measure(command, limit_s)
             except UserError as error:
                 why = str(error)
-            say(f"{number} of {len(commands)}: ended after {time.monotonic() - began:.1f} s")
+            say(f"{number} of {count}: ended after {time.monotonic() - began:.1f} s")
         for budget in chosen:
             if budget.command == command:
                 yield budget, None if result is None else figure(result, budget.path), why
