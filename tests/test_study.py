@@ -14,6 +14,7 @@ from helios_dod.simulation import study as study_module
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.study import Study
 from helios_dod.simulation.traces import (
+    COLUMNS,
     Lengths,
     Trace,
     drawn_trace,
@@ -85,6 +86,20 @@ def test_traces_go_through_files(tmp_path):
     back = read_trace(tmp_path / "t.jsonl")
     for name in ("arrival_ns", "prompt_tokens", "output_tokens", "prefix", "prefix_tokens"):
         assert (getattr(back, name) == getattr(trace, name)).all()
+
+
+def test_parquet_files_are_traces_too(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    trace = drawn_trace("code", 40, 5.0, seed=3, shared_tokens=9, groups=3)
+    write_trace(trace, tmp_path / "t.parquet")
+    back = read_trace(tmp_path / "t.parquet")
+    assert all((getattr(back, name) == getattr(trace, name)).all() for name in COLUMNS)
+    (tmp_path / "junk.parquet").write_bytes(b"PAR1 nothing")
+    arrow.parquet.write_table(arrow.table({"arrival_ns": [1.5]}), tmp_path / "half.parquet")
+    for name, words in (("junk", "junk.parquet: "), ("half", "arrival_ns: expected an integer")):
+        with pytest.raises(UserError) as raised:
+            read_trace(tmp_path / f"{name}.parquet")
+        assert words in str(raised.value)
 
 
 def test_public_files_are_read(tmp_path):

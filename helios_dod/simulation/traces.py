@@ -179,7 +179,8 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError("Parquet files need the package pyarrow, which is not installed") from None
+        raise UserError("Parquet files need the package pyarrow, which is not installed: "
+                        "pip install 'helios-dod[parquet]'") from None
     return pyarrow
 
 
