@@ -24,7 +24,7 @@ from helios_dod.frontend.output.fences import Fences
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.states import Flow
-from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, Finish, Start
+from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, INCOMPLETE, Finish, Start
 from helios_dod.frontend.output.values import is_object
 from tests.oracles.output_differential import SYNTAXES
 from tests.oracles.output_differential import TOOLS as TOOLS_OF_TWO
@@ -260,6 +260,57 @@ def test_no_token_markup_in_content(name, seed):
             assert not any(event.kind == CONTENT and data.decode() in event.text
                            for event in events)
     parser.finish()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_token_markup_behind_a_call_that_broke(name):
+    """Delimiters that came as tokens behind a call that is not finished are in no content."""
+    tokenizer = CaseTokenizer(syntax_of({"id": name, "syntax": name}))
+    tokenizer.bound.spelling = dict.fromkeys(tokenizer.bound.spelling, "\0")
+    for seed in range(500):
+        case, tokens = mutated(name, seed)
+        parser = Parser(tokenizer.bound, case["tools"], STARTS[case["start"]])
+        events = [event for token, data in tokens for event in parser.feed(token, data)]
+        events += parser.finish()
+        kinds = [event.kind for event in events]
+        behind = events[kinds.index(INCOMPLETE):] if INCOMPLETE in kinds else []
+        assert not any(event.kind == CONTENT and "\0" in event.text for event in behind), seed
+
+
+DSML = "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n%s</｜DSML｜tool_calls>"
+DSML_BROKEN = DSML % '<｜DSML｜parameter name="x" string="true">a</｜DSML｜parameter>\nb\n'
+ATEM = ' to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n<atem:'
+BEHIND = [  # (syntax, an output whose first call breaks, what is content behind it)
+    ("argument_tags", "<tool_call>f<arg_key></tool_call>a</arg_key>b<arg_value>c</arg_value>d"
+     "</tool_call>e", "abde"),
+    ("argument_tags", "<tool_call>f<arg_key></tool_call><arg_value>c", ""),
+    ("argument_tags", "<tool_call>f<arg_key></tool_call><arg_key>a<tool_call>f</tool_call>b", "b"),
+    ("tagged_json", '<tool_call>{"name": "f", "arguments": ]</tool_call>a<tool_call>b</tool_call>c',
+     "ac"),
+    ("tagged_json", '<tool_call>{"name": "f", "arguments": <tool_call>{}}', ""),
+    ("dsml_tool_calls", DSML_BROKEN + "a" + DSML % "</｜DSML｜" + "b", "ab"),
+    ("dsml_tool_calls", DSML_BROKEN + "a" + DSML % "b</｜DSML｜invoke>" + "c", "ac"),
+    ("dsml_tool_calls", DSML_BROKEN + '<｜DSML｜invoke name="f>\n</｜DSML｜invoke>\na', "a"),
+    ("dsml_tool_calls", DSML_BROKEN + '<｜DSML｜invoke name="f">\n<', ""),
+    ("dsml_tool_calls", DSML_BROKEN + "a<<｜DSML｜tool_calls<>b</｜DSML｜ invoke\nc｜DSML｜",
+     "a<<>b\nc"),
+    ("dsml_tool_calls", DSML_BROKEN + '<｜DSML｜parameter name="x">a</｜DSML｜parameter>'
+     "</｜DSML｜invoke></｜DSML｜tool_calls>b", "b"),
+    ("recipient_frames", ATEM + '<|eot|>parameter name="x">a</atem:parameter>', ""),
+]
+
+
+@pytest.mark.parametrize("name, output, content", BEHIND)
+@pytest.mark.parametrize("split", ["whole", "bytes"])
+def test_content_behind_a_call_that_broke(name, output, content, split):
+    """Markup is the rest of the call, whatever stands between it too; text behind it is content."""
+    tokenizer = CaseTokenizer(CATALOG[name])
+    start = Start.HEADER if name == "recipient_frames" else Start.CONTENT
+    parser = Parser(tokenizer.bound, TOOLS, start)
+    events = [event for token, data in tokenizer.split(output, split)
+              for event in parser.feed(token, data)]
+    result = gather([*events, *parser.finish()])
+    assert len(result.incomplete) == 1 and result.content == content
 
 
 # A value's own text in each syntax that has text values, and the value.

@@ -145,12 +145,13 @@ class JsonCalls:
         return end
 
     def to_closing(self) -> None:
-        """The object is over; if it was no call's, all between the tags is content."""
+        """The object is over; if it was no call's, all between the tags is content, but behind a
+        call that broke it is the rest of it."""
         self.parser.state = self.closing
-        if self.opening is not None:
+        if self.opening is not None and not self.out.broken:
             self.out.text(CONTENT, "".join(self.opening))
-            self.opening = None
             self.parser.state = self.verbatim
+        self.opening = None
 
     def closing_mark(self, meaning: int, word: str) -> None:
         if meaning == OPEN:

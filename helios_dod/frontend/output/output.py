@@ -60,6 +60,7 @@ class Output:
         self.calls = 0
         self.open = False
         self.muted = False
+        self.broken = False  # whether a call that had begun was not finished
         self.begun = 0  # calls begun, muted ones too
         self.escape = ""  # the beginning of a JSON escape in raw arguments
         self.written: list[str] = []  # the open call's arguments
@@ -138,6 +139,8 @@ class Output:
             self.flush_parts()
             if kind == BEGIN:
                 self.calls += 1
+            elif kind == INCOMPLETE:
+                self.broken = True
             self.events.append(Event(kind, text, self.calls - 1, id))
 
     def flush_parts(self) -> None:

@@ -11,7 +11,7 @@ from helios_dod.frontend.output.terms import ARGUMENTS, BLANKS, NAME_MAX, blank_
 if TYPE_CHECKING:
     from helios_dod.frontend.output.parser import Parser
 
-CALL, CALL_CLOSE, KEY, KEY_CLOSE, VALUE, VALUE_CLOSE = 1, 2, 3, 4, 5, 6
+CALL, CALL_CLOSE, KEY, KEY_CLOSE, VALUE, VALUE_CLOSE, STRAY_CLOSE = 1, 2, 3, 4, 5, 6, 7
 
 
 class PairCalls:
@@ -37,6 +37,7 @@ class PairCalls:
         self.in_string = State(close, self.value_text, self.value_mark, self.end, ARGUMENTS)
         over = make("pairs.skip", {s.call_close: CALL_CLOSE, s.call_open: CALL})
         self.skip = State(over, self.ignore, self.skip_mark, self.end)
+        self.stray = State(marks, self.ignore, self.stray_mark, self.end)
 
     def openers(self) -> dict[str, int]:
         """What begins a call in content."""
@@ -45,13 +46,23 @@ class PairCalls:
             words[self.syntax.call_close] = CALL_CLOSE
         return words
 
+    def strays(self) -> dict[str, int]:
+        """What is text in content, and the rest of a call behind one that broke."""
+        s = self.syntax
+        words = {s.key_open: KEY, s.key_close: KEY_CLOSE, s.value_open: VALUE,
+                 s.value_close: VALUE_CLOSE}
+        return words if self.parser.bound.is_token(s.call_close) else words | {
+            s.call_close: STRAY_CLOSE}
+
     def begins(self) -> dict[str, int]:
         """What may begin a call in reasoning, and so end it."""
         return {self.syntax.call_open: CALL}
 
     def opened(self, meaning: int, word: str) -> None:
-        """A call's opener came, or a closer that closes nothing."""
-        if meaning == CALL_CLOSE:
+        """A call's opener came, or what belongs to none."""
+        if meaning != CALL:
+            if meaning in (KEY, VALUE):
+                self.parser.state = self.stray
             return
         self.out.incomplete()
         self.name.clear()
@@ -194,6 +205,13 @@ class PairCalls:
         self.arguments.close()
         self.key.clear()
         self.parser.state = self.between
+
+    def stray_mark(self, meaning: int, word: str) -> None:
+        """A key or value without a call is over at any closer."""
+        if meaning == CALL:
+            self.opened(meaning, word)
+        elif meaning not in (KEY, VALUE):
+            self.host.leave()
 
     def skip_mark(self, meaning: int, word: str) -> None:
         if meaning == CALL:

@@ -25,6 +25,7 @@ WRAPPER, MISSPELLED, INVOKE, WRAPPER_CLOSE, INVOKE_CLOSE = 1, 2, 3, 4, 5
 PARAMETER, PARAMETER_CLOSE, TAG_END, ABSORBED = 6, 7, 8, 9
 HOST = 100  # the host's delimiters have meanings from here on
 FIRST, AT_NAME, AT_END = 1, 2, 3  # when a candidate becomes a call
+TAG_OVER = re.compile("[>\n<]").search
 NOT_IN_HEAD = re.compile("[\n<\u0100-\uffff]").search
 QUOTED = re.compile(r'([^"]*)"(.*)', re.S).fullmatch
 ATTRIBUTE = re.compile(r'([A-Za-z_]+)\s*=\s*"([^"]*)"').finditer
@@ -47,6 +48,9 @@ class TagCalls:
         self.head_size = 0
         self.body: list[str] = []
         self.closer: list[str] = []
+        tokens = [symbol for word, symbol in parser.bound.atoms.items()
+                  if word in syntax.wrapper_open and word != syntax.wrapper_open]
+        self.tag_token = re.compile("|".join(tokens)).search if tokens else None
         self.make_states({word: HOST + meaning for word, meaning in (host_marks or {}).items()})
 
     def make_states(self, host: dict[str, int]) -> None:
@@ -57,7 +61,9 @@ class TagCalls:
         body = {**section, s.invoke_close: INVOKE_CLOSE, s.parameter_open: PARAMETER,
                 s.parameter_close: PARAMETER_CLOSE}
         self.section = State(make("tags.section", section), self.section_text, self.mark, end)
-        self.body_state = State(make("tags.body", body), self.body_text, self.mark, end)
+        marks = make("tags.body", body)
+        self.body_state = State(marks, self.body_text, self.mark, end)
+        self.stray = State(marks, self.ignore, self.stray_mark, end)
         head = make("tags.head", {">": TAG_END, **host})
         self.invoke_head = State(head, self.head_text, self.invoke_mark, end)
         self.parameter_head = State(head, self.head_text, self.parameter_mark, end)
@@ -75,7 +81,10 @@ class TagCalls:
         self.confirm = State(make("tags.confirm", confirm), self.confirm_text, self.value_mark, end)
         close = make("tags.close", {s.invoke_close: INVOKE_CLOSE, **host})
         self.json = State(close, self.body.append, self.json_mark, end)
-        self.skip = State(close, self.ignore, self.skip_mark, end)
+        over = make("tags.skip", {s.invoke_close: INVOKE_CLOSE, s.wrapper_close: WRAPPER_CLOSE,
+                                  **host})
+        self.skip = State(over, self.ignore, self.skip_mark, end)
+        self.piece = State(None, end=end, take=self.take_piece)
         rest = make("tags.rest", {s.wrapper_close: WRAPPER_CLOSE, **host})
         self.verbatim = State(rest, self.verbatim_text, self.verbatim_mark)
 
@@ -91,13 +100,26 @@ class TagCalls:
             words |= dict.fromkeys(with_lead(s.invoke_open, s.lead), INVOKE)
         return words
 
+    def strays(self) -> dict[str, int]:
+        """What is text in content, and the rest of a call behind one that broke."""
+        s = self.syntax
+        words = {s.invoke_close: INVOKE_CLOSE, s.parameter_open: PARAMETER,
+                 s.parameter_close: PARAMETER_CLOSE}
+        if s.wrapper_close not in self.openers():
+            words[s.wrapper_close] = WRAPPER_CLOSE
+        if s.orphan == Orphan.TEXT:
+            words[s.invoke_open] = PARAMETER
+        return words
+
     def begins(self) -> dict[str, int]:
         """What may begin calls in reasoning, and so end it."""
         return {self.syntax.wrapper_open: WRAPPER}
 
     def opened(self, meaning: int, word: str) -> None:
-        """The host met an opener, or a token that closes nothing."""
-        if meaning == ABSORBED:
+        """The host met an opener, or what belongs to no call."""
+        if meaning == PARAMETER:
+            self.parser.state = self.stray
+        if meaning not in (WRAPPER, MISSPELLED, INVOKE):
             return
         orphan = AT_NAME if self.syntax.orphan == Orphan.AT_NAME else AT_END
         self.done, self.wrapped = 0, meaning == WRAPPER
@@ -126,7 +148,7 @@ class TagCalls:
             self.out.release()
 
     def reject(self, last: str | None = None) -> None:
-        """The candidate is no call: all of it is content.
+        """The candidate is no call: all of it is content, but behind a call that broke it is none.
 
         last: what of the text at hand was taken, where that is not all."""
         tape, self.parser.tape = self.parser.tape, None
@@ -134,6 +156,12 @@ class TagCalls:
             tape[-1] = last
         first, self.candidate = self.candidate == FIRST, 0
         self.out.discard()
+        if self.out.broken:
+            if self.parser.state is self.section:
+                self.host.leave()
+            else:
+                self.parser.state = self.skip
+            return
         self.out.text(CONTENT, "".join(tape or ()))
         if first:
             self.parser.state = self.verbatim
@@ -155,13 +183,12 @@ class TagCalls:
         orphan = self.candidate != FIRST
         tape, self.parser.tape, self.candidate = self.parser.tape or [], None, 0
         self.out.discard()
-        if orphan:
+        if orphan and not self.out.broken:
             self.out.text(CONTENT, "".join((*tape, rest)))
 
     def leave_for(self, meaning: int) -> None:
         """The host's own delimiter came."""
         self.end("")
-        self.out.incomplete()
         self.host.interrupt(meaning - HOST)
 
     # between invocations
@@ -326,8 +353,32 @@ class TagCalls:
     def skip_mark(self, meaning: int, word: str) -> None:
         if meaning >= HOST:
             self.leave_for(meaning)
+        elif meaning == WRAPPER_CLOSE:
+            self.leave_section()
         else:
             self.parser.state = self.section
+
+    def stray_mark(self, meaning: int, word: str) -> None:
+        """A parameter without an invocation is over at any closer."""
+        if meaning >= HOST:
+            self.leave_for(meaning)
+        elif meaning in (WRAPPER, INVOKE):
+            self.opened(meaning, word)
+        elif meaning != PARAMETER:
+            self.host.leave()
+
+    def piece_at(self, symbols: str) -> int:
+        """Where a token that only tags have stands in content, or -1."""
+        match = self.tag_token(symbols) if self.tag_token else None
+        return match.start() if match else -1
+
+    def take_piece(self, buffer: str, at: int) -> int:
+        """The rest of a tag that is none of the syntax's: up to its end, its line's or a tag."""
+        match = TAG_OVER(buffer, at)
+        if match is None:
+            return len(buffer)
+        self.host.leave()
+        return match.end() if match.group() == ">" else match.start()
 
     def verbatim_text(self, symbols: str) -> None:
         self.out.text(CONTENT, symbols)

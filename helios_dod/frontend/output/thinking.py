@@ -1,5 +1,6 @@
 """Content and reasoning between think tags, with a tool syntax beside it."""
 
+import re
 from typing import TYPE_CHECKING
 
 from helios_dod.frontend.output.fences import Fences
@@ -14,6 +15,7 @@ from helios_dod.frontend.output.terms import CONTENT, REASONING, Start
 if TYPE_CHECKING:
     from helios_dod.frontend.output.parser import Parser
 
+TAG_BEGUN = re.compile(r"</?\Z")
 THINK, THINK_CLOSE = 1001, 1002  # other meanings are the tool syntax's
 
 
@@ -44,10 +46,12 @@ class ThinkDocument:
 
     def make_states(self) -> None:
         make, bound = self.parser.bound.compiled, self.parser.bound
-        openers, terminals, tags = {}, {}, {}
+        openers, terminals, tags, strays = {}, {}, {}, {}
         begins = self.tool.begins() if self.tool else {}
         if self.tool:  # before a document, only what its grammar writes instead of it is a call
             openers = begins if self.opaque else self.tool.openers()
+            if not self.opaque and not isinstance(self.tool, JsonCalls):
+                strays = self.tool.strays()
         think, extra = self.think, "\\n" if self.fences else ""
         if think:
             tags = {think.open: THINK, think.close: THINK_CLOSE}
@@ -55,8 +59,9 @@ class ThinkDocument:
             terminals |= dict.fromkeys(with_lead(think.close, think.close_newlines), THINK_CLOSE)
             terminals |= {think.open: THINK}
         name = "opaque." if self.opaque else ""
-        self.content = State(make(name + "content", openers | tags, extra), self.content_text,
-                             self.mark, kind=CONTENT)
+        self.content = State(make(name + "content", openers | strays | tags, extra),
+                             self.content_text, self.mark, kind=CONTENT)
+        self.strays = set(strays.values())
         self.answered = self.content  # behind reasoning
         if self.opaque:  # where a document's text may begin with a tag's
             tags = {tag: meaning for tag, meaning in tags.items() if bound.is_token(tag)}
@@ -93,11 +98,19 @@ class ThinkDocument:
 
     # text
 
-    def content_text(self, symbols: str) -> None:
+    def content_text(self, symbols: str) -> int | None:
+        """Behind a call that broke, pieces of tags are the rest of it."""
+        if self.out.broken and isinstance(self.tool, TagCalls) and not self.opaque:
+            at = self.tool.piece_at(symbols)
+            if at >= 0:
+                self.out.text(CONTENT, TAG_BEGUN.sub("", symbols[:at]))
+                self.parser.state = self.tool.piece
+                return at
         self.out.text(CONTENT, symbols)
         self.follow(CONTENT, symbols)
         if self.opaque and self.out.blank is None:
             self.parser.state = self.answer
+        return None
 
     def reasoning_text(self, symbols: str) -> None:
         self.out.text(REASONING, symbols)
@@ -118,7 +131,7 @@ class ThinkDocument:
         if meaning in (THINK, THINK_CLOSE):
             assert self.think is not None
             self.think_mark(meaning, word, self.think)
-        elif self.is_fenced(inside, word):
+        elif self.is_fenced(inside, word) or (meaning in self.strays and not self.out.broken):
             self.out.text(inside, word)
             self.follow(inside, word.lstrip("\n"))
         else:
