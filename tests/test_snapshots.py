@@ -16,7 +16,8 @@ from helios_dod.runtime.served import require_served
 from helios_dod.simulation.invariants import Violation, check_snapshots
 from helios_dod.simulation.kinds import Kinds
 from helios_dod.simulation.programs import simulated_core
-from helios_dod.simulation.simulator import Simulator, Workload
+from helios_dod.simulation.simulator import Drafting, Simulator, Workload
+from helios_dod.simulation.stand_in import grammar_text
 from helios_dod.systems.evict import evict
 from helios_dod.systems.lanes import pauses
 from helios_dod.tables.pages import dereference_page, publish_page, take_page
@@ -146,6 +147,28 @@ def test_an_answer_goes_on_where_it_was_left(kinds, frames):
     assert after == ask(cold, 4, text, 10)[0]
     saved, taken = (warm.world[0]["snapshots"][name][CAUSE_ANSWER] for name in ("saved", "taken"))
     assert saved >= 64 and taken >= 2, "and its value is measured"
+
+
+@pytest.mark.parametrize("width", [0, 2])
+@pytest.mark.parametrize("frames", [1, 2])
+@pytest.mark.parametrize("grammar", [b"", grammar_text(2)], ids=["free", "constrained"])
+def test_the_loop_does_not_sleep_while_an_answer_pauses(width, frames, grammar):
+    """Once the last mask or fence has come, nothing else would wake it."""
+    simulator = Simulator(3, walked=False, frames=frames, kinds=HYBRID,
+                          workload=replace(TURNS, arrival=0),
+                          drafting=Drafting(width=width, accept=0, history=True))
+    simulator.engine.step()
+    assert simulator.edge.submit(Submission(1, np.arange(20, dtype=np.int32), 100, grammar=grammar))
+    ended = False
+    while not ended:
+        launched, events = simulator.engine.step(), simulator.edge.events().copy()
+        ended = EGRESS_FINISHED in events["kind"]
+        end, jobs = simulator.executor.next_end(), simulator.worker.waiting
+        assert launched or len(events) or jobs or end is not None
+        while jobs:
+            simulator.worker.do(jobs.pop(0))
+        simulator.clock.now_ns = max(simulator.clock.now_ns, end or 0)
+    assert simulator.world[0]["snapshots"]["taken"][CAUSE_ANSWER] == 1
 
 
 def test_an_answer_that_nobody_goes_on_with_is_not_kept():

@@ -394,8 +394,12 @@ def compose_frame(world, frame):
     masks = world[0].grammars.positions > 1  # else all lanes go one token on beside a constrained
     if (world[0].programs.round_count > 0 and prompts == 0
             and (masks or not constrained_ready(world))):
-        return compose_round(world, frame)
-    return compose_lanes(world, frame, prompts)
+        program = compose_round(world, frame)
+    else:
+        program = compose_lanes(world, frame, prompts)
+    if program == NO_ROW and settings.stateful == 1:
+        return compose_restores(world, frame)  # of an answer that paused just now: none may be left
+    return program
 
 
 @system(
