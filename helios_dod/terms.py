@@ -70,6 +70,8 @@ COPY_OFFLOAD = 1  # device -> memory
 COPY_RESTORE = 2  # memory -> device
 COPY_SINK = 3  # memory -> disk
 COPY_FETCH = 4  # disk -> device
+COPY_WINDOW_OFFLOAD = 5  # device -> memory, of page group 1
+COPY_WINDOW_RESTORE = 6  # memory -> device
 
 # snapshots.state
 SNAPSHOT_WRITING = 1  # a program fills it

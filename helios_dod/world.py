@@ -42,7 +42,7 @@ LINKS = {  # columns that name no row when unused
     "tiers": ("oldest", "newest"),
     "prefixes": ("entry",),
     "snapshots": ("owner", "page", "bucket_next", "older", "newer", "buckets", "oldest",
-                  "newest", "window_pages"),
+                  "newest", "window_pages", "window_places"),
     "frames": ("program",),
     "programs": ("smaller", "smaller_masked"),
     "lanes": ("restore", "snapshot"),
@@ -97,6 +97,14 @@ def fill_pages(world: np.ndarray, device: int, tiers: tuple[int, ...] = ()) -> N
         first += count
     pages["rows"][:first] = np.arange(first - 1, -1, -1, dtype=np.int32)
     pages["row_count"] = first
+
+
+def fill_windows(table: np.void, device: int, memory: int) -> None:
+    """Frees the pages of group 1: `device` of the backed cache, and `memory` places behind it."""
+    fill_free(table, device)
+    table["page_count"] = device
+    table["free"][device : device + memory] = np.arange(memory - 1, -1, -1, dtype=np.int32)
+    table["place_count"] = table["place_free_count"] = memory
 
 
 def attach(limits: Limits, memory: memoryview) -> np.ndarray:

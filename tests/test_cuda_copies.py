@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 
 from helios_dod.limits import SMALL
-from helios_dod.terms import COPY_OFFLOAD, COPY_RESTORE, QUEUE_MEMORY
+from helios_dod.terms import (
+    COPY_OFFLOAD,
+    COPY_RESTORE,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
+    QUEUE_MEMORY,
+)
 from helios_dod.world import boot
 
 copies = pytest.importorskip("helios_dod.executors.cuda.copies", reason="needs cuda-python")
 PLANES, PAGES, ROW, PLACES = 3, 40, 2 << 20, 40  # pages of 6 MiB: two copies at once
+WINDOWED = 30  # the first page that is of page group 1
 
 
 class Driver:
@@ -83,7 +90,9 @@ def made(monkeypatch):
     planes = copies.Planes([(device.ctypes.data + i * PAGES * ROW, ROW) for i in range(PLANES)],
                            1 << 31)
     done = os.eventfd(0, os.EFD_NONBLOCK)
-    tiers = copies.Copies(Device(), planes, world, done, PLACES, None)
+    windowed = copies.Planes([(address + WINDOWED * ROW, ROW) for address, _ in planes.planes],
+                             1 << 31)
+    tiers = copies.Copies(Device(), planes, world, done, PLACES, None, windowed, 2)
     yield driver, world[0]["copies"], device, tiers, done
     os.close(done)
 
@@ -92,6 +101,23 @@ def command(table, number: int, kind: int, source: int, target: int) -> None:
     row = number % table["kind"].shape[1]
     for name, value in (("kind", kind), ("source", source), ("target", target)):
         table[name][QUEUE_MEMORY, row] = value
+
+
+def test_windowed_pages_leave_and_come_back(made):
+    """To memory of their own: a page of the other group in the same place stays as it is."""
+    _, table, device, tiers, _ = made
+    known = device.copy()
+    for number, (kind, source, target) in enumerate((
+            (COPY_OFFLOAD, 4, 1), (COPY_WINDOW_OFFLOAD, 3, 1), (COPY_RESTORE, 1, 6),
+            (COPY_WINDOW_RESTORE, 1, 5))):
+        command(table, number, kind, source, target)
+    tiers.start(QUEUE_MEMORY, 0, 2)
+    tiers.drain()
+    tiers.start(QUEUE_MEMORY, 2, 4)
+    tiers.drain()
+    known[:, 6], known[:, WINDOWED + 5] = known[:, 4], known[:, WINDOWED + 3]
+    assert np.array_equal(device, known)
+    tiers.close()
 
 
 def test_pages_leave_and_come_back_few_at_once(made):

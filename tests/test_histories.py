@@ -149,6 +149,67 @@ def test_snapshots_whose_pages_are_away_are_hit(kinds):
     assert all(totals.values()), totals
 
 
+NARROW = [Kinds(window=30, snapshots=8, spare=1),
+          Kinds(window=30, continuation=True, snapshots=8, spare=2)]
+
+
+def narrow(seed, kinds, **fields):
+    """A simulator whose windowed pages hold few snapshots beside what slots have."""
+    load = replace(WHOLE, arrival=0.2, turns=0.5, memory_pages=(12, 8)[seed % 2], copy_ns=20,
+                   copy_late=0.1, **fields)
+    return Simulator(seed, walked=seed == 6, kinds=kinds, workload=load, pages=24,
+                     lanes=1 + seed % 2, drafting=(Drafting(), ROUNDS)[seed // 2 % 2],
+                     contents=True)
+
+
+@pytest.mark.parametrize("kinds", NARROW, ids=["whole pages", "continuation"])
+def test_snapshots_whose_windows_are_away_are_hit(kinds):
+    """Windows of snapshots leave and come back: every answer is the oracle's, wherever its window
+    was. Copies fail and are late, requests are cancelled."""
+    totals = dict.fromkeys(("window_pages_offloaded", "window_pages_restored", "copies_failed",
+                            "snapshot_hits_away", "snapshots_evicted"), 0)
+    for seed in range(1, 7):
+        simulator = narrow(seed, kinds, cancel=(0.0, 0.1)[seed % 2],
+                           copy_failure=(0.0, 0.1)[seed % 2])
+        simulator.run(150 if simulator.walked else 400)
+        for name in totals:
+            totals[name] += count(simulator, name)
+    assert all(totals.values()), totals
+
+
+def test_a_window_that_was_away_equals_resident():
+    """The same requests with windows on the device and away are answered alike."""
+    made = planned(7, WINDOWED, 40)
+    resident, one = answers(made, kinds=WINDOWED, pages=60)
+    away, other = answers(made, kinds=NARROW[0], pages=24, lanes=1,
+                          tiers={"memory_pages": 12, "copy_ns": 20})
+    assert away == resident
+    assert count(one, "window_pages_offloaded") == 0 < count(other, "window_pages_restored")
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["offload", "restore"])
+def test_canary_skipped_copy_of_a_window(leaves):
+    """One copy of a windowed page that is reported as done and was not."""
+    for seed in (8, 10, 12, 14):
+        simulator = narrow(seed, NARROW[0])
+        executor = simulator.executor
+        moved, skipped = executor._move, []
+
+        def move(source, target, moved=moved, skipped=skipped, executor=executor):
+            if not skipped and (target if leaves else source)[0] is executor.windows:
+                skipped.append(target)
+            else:
+                moved(source, target)
+
+        executor._move = move
+        try:
+            simulator.run(400)
+        except Violation as violation:
+            assert skipped and "of its window" in str(violation)
+            return
+    raise AssertionError("no seed tells")
+
+
 def test_pages_behind_a_shifted_view_come_back():
     """What a shifted view needs is copied from pages of the text: they come back for it, too."""
     totals = dict.fromkeys(("pages_restored_memory", "pages_restored_disk", "preempted"), 0)

@@ -10,8 +10,12 @@ from embedded import Embedded
 from test_engine_equal import assert_same, requests
 
 from helios_dod import engine as engine_module
+from helios_dod.executors.host.copies import Copies
+from helios_dod.limits import SMALL
 from helios_dod.runtime.disk_tier import map_file
 from helios_dod.runtime.selection import SelectionError
+from helios_dod.terms import COPY_OFFLOAD, COPY_RESTORE, COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE
+from helios_dod.world import boot
 
 PAGE_BYTES = 2 * 368_640  # f32 planes, 16 tokens a page
 
@@ -79,6 +83,30 @@ def test_copies_move_every_plane(f32_core, tmp_path):
         for plane, old in zip(planes, before, strict=True):
             old[9], old[11] = old[5], old[5]
             assert np.array_equal(plane, old)
+
+
+def test_copies_move_windowed_pages():
+    """Pages of both groups, whose planes and sizes differ: bytes arrive, neighbours stay."""
+    rng, world, done = np.random.default_rng(3), boot(SMALL), os.eventfd(0, os.EFD_NONBLOCK)
+    held = [rng.integers(0, 256, (10, size), dtype=np.uint8) for size in (64, 192, 32)]
+    before = [plane.copy() for plane in held]
+    planes, windowed = (
+        np.array([[plane.ctypes.data, plane.shape[1]] for plane in some], np.int64)
+        for some in (held[:1], held[1:]))
+    copies = Copies(planes, world, done, 4, None, windowed, 3)
+    for number, (kind, source, target) in enumerate((
+            (COPY_OFFLOAD, 5, 2), (COPY_WINDOW_OFFLOAD, 6, 2), (COPY_RESTORE, 2, 9),
+            (COPY_WINDOW_RESTORE, 2, 1))):
+        for name, value in (("kind", kind), ("source", source), ("target", target)):
+            world[0]["copies"][name][0, number] = value
+    copies.start(0, 0, 4)
+    copies.drain()
+    copies.close()
+    os.close(done)
+    before[0][9] = before[0][5]
+    for plane in before[1:]:
+        plane[1] = plane[6]
+    assert all(np.array_equal(plane, old) for plane, old in zip(held, before, strict=True))
 
 
 def test_idle_engine_wakes_for_a_copy(f32_core, monkeypatch):

@@ -370,6 +370,20 @@ class Histories:
         cache[place], latent[place], shifted[place] = held[:-2].reshape(3, -1)
         links[place], shifted_links[place] = held[-2:]
 
+    @property
+    def windowed(self) -> np.ndarray:
+        """Records of page group 1."""
+        return self.pages[5]
+
+    def load_window(self, place: int) -> np.ndarray:
+        """What a page of group 1 holds."""
+        return np.append(self.windowed[place], self.pages[6][place])
+
+    def store_window(self, place: int, words: np.ndarray | np.uint64) -> None:
+        """Puts back what `load_window` gave, or one word everywhere."""
+        held = np.broadcast_to(words, self.windowed.shape[1] + 1)
+        self.windowed[place], self.pages[6][place] = held[:-1], held[-1]
+
     def clear(self, world: np.ndarray, frame: int, at: np.ndarray) -> None:
         """An initialising program."""
         for rows in self.by_slot:

@@ -46,6 +46,8 @@ from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_RESTORE,
     COPY_SINK,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
     OP_INITIALIZE,
     OP_RESTORE,
     OP_SPECULATIVE,
@@ -105,7 +107,7 @@ class SimulatedExecutor:
         self.refusals = 0  # speculative programs to come that a rank rejects
         self.copy_cost = CopyCost()
         self.fault = sound  # of the next copy: (it fails, nanoseconds that it is late)
-        self.memory = self.disk = np.zeros((0, 0), np.uint64)
+        self.memory = self.disk = self.windows = np.zeros((0, 0), np.uint64)
         # Of each queue (end, number, failed), oldest first.
         self._copies: list[deque[tuple[int, int, bool]]] = [deque() for _ in range(COPY_QUEUES)]
         self._copied = [0] * COPY_QUEUES
@@ -151,9 +153,10 @@ class SimulatedExecutor:
             self.world, self.flight, self.clock(), self.cost.host_ns, frame, program, sequence,
             self.operations[program], self.cost.arrays, self.features))
 
-    def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
+    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0) -> None:
         """Shadow contents of the tiers."""
         self.memory = np.zeros((memory_pages, self.page_words), np.uint64)
+        self.windows = np.zeros((window_places, self.page_tokens + 1), np.uint64)
         if disk is not None:
             self.disk = np.frombuffer(disk, np.uint64).reshape(-1, self.page_words)
 
@@ -178,7 +181,10 @@ class SimulatedExecutor:
         """(contents, place) that a command copies from, and to."""
         copies = self.world[0]["copies"]
         k = number % copies["kind"].shape[1]
+        windowed = self.cache if self.histories is None else self.histories.windowed
         source, target = {
+            COPY_WINDOW_OFFLOAD: (windowed, self.windows),
+            COPY_WINDOW_RESTORE: (self.windows, windowed),
             COPY_OFFLOAD: (self.cache, self.memory), COPY_RESTORE: (self.memory, self.cache),
             COPY_SINK: (self.memory, self.disk), COPY_FETCH: (self.disk, self.cache),
         }[int(copies["kind"][queue, k])]
@@ -199,14 +205,18 @@ class SimulatedExecutor:
 
     def _move(self, source: tuple[np.ndarray, int], target: tuple[np.ndarray, int]) -> None:
         contents, place = source
-        if contents is self.cache and self.histories is not None:
+        if self.histories is not None and contents is self.cache:
             self._fill(*target, self.histories.load_page(contents, place))
+        elif self.histories is not None and contents is self.histories.windowed:
+            self._fill(*target, self.histories.load_window(place))
         else:
             self._fill(*target, contents[place])
 
     def _fill(self, contents: np.ndarray, place: int, words: np.ndarray | np.uint64) -> None:
-        if contents is self.cache and self.histories is not None:
+        if self.histories is not None and contents is self.cache:
             self.histories.store_page(contents, place, words)
+        elif self.histories is not None and contents is self.histories.windowed:
+            self.histories.store_window(place, words)
         else:
             contents[place] = words
 
@@ -289,7 +299,7 @@ class SimulatedExecutor:
         """All that programs and copies write."""
         others = () if self.histories is None else self.histories.contents()
         return (*self.plain, self.drafts, self.differs, self.lengths, self.confidence, self.memory,
-                self.disk, self.flight, *others)
+                self.disk, self.windows, self.flight, *others)
 
     def save(self) -> SavedDevice:
         """All that is on the device and in flight, and the time."""

@@ -25,7 +25,7 @@ from helios_dod.terms import (
     SOURCE_SNAPSHOT_DESTINATION,
     SOURCE_SPECULATIVE_PREFIX_LIMIT,
 )
-from helios_dod.world import fill_free, fill_pages
+from helios_dod.world import fill_free, fill_pages, fill_windows
 
 # A program that is given one of these works from an endpoint that the host knows.
 ENDPOINT_SOURCES = {SOURCE_CONSUMED, SOURCE_POSITION}
@@ -174,8 +174,9 @@ def bind_snapshots(world: np.ndarray, contract: PreparedContract, selection: Sel
     settings["state_rows"] = geometry.state_rows_per_request
     settings["view_pages"] = cache.view_pages
     settings["window_tokens"] = cache.window_tokens
-    fill_free(world[0]["windows"], geometry.windowed_pages)
-    world[0]["windows"]["page_count"] = geometry.windowed_pages
+    fill_windows(world[0]["windows"], geometry.windowed_pages, selection.window_places)
+    world[0]["windows"]["moving_max"] = (
+        min(geometry.snapshots, geometry.slots) * -(-cache.window_tokens // cache.page_tokens))
     if not (cache.stateful and selection.caching and geometry.snapshots):
         return
     fill_free(world[0]["snapshots"], geometry.snapshots)

@@ -103,7 +103,7 @@ def back_tiers(executor: Executor, selection: Selection) -> None:
     if selection.disk_pages:
         assert selection.disk_folder is not None
         disk = map_file(selection.disk_folder, selection.disk_pages * selection.page_bytes)
-    executor.back(selection.memory_pages, disk)
+    executor.back(selection.memory_pages, disk, selection.window_places)
 
 
 def mask_worker(core: Core, world: np.ndarray) -> LibraryWorker | None:
@@ -204,6 +204,10 @@ class NativeModel:
         parts = [f"{pages} pages in {where} ({format_bytes(pages * selection.page_bytes)})"
                  for pages, where in ((selection.memory_pages, "host memory"),
                                       (selection.disk_pages, "a file")) if pages]
+        if selection.window_places:
+            nbytes = selection.window_places * self.plan.contract.cache.windowed_page_bytes
+            parts.append(f"{selection.window_places} pages of windowed histories in host memory "
+                         f"({format_bytes(nbytes)})")
         return "; behind it " + " and ".join(parts) if parts else ""
 
     def close(self) -> None:

@@ -110,6 +110,7 @@ class Selection:
     memory_pages: int = 0  # places for pages behind the device: host memory,
     disk_pages: int = 0  # and disk
     disk_folder: Path | None = None
+    window_places: int = 0  # in host memory, for pages of windowed histories
 
 
 def available_bytes() -> int:
@@ -238,8 +239,21 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
     return options.context_tokens
 
 
-def choose_tiers(page_bytes: int, device_pages: int, options: Options) -> tuple[int, int]:
-    """Pages of host memory and of disk behind the device, as many as the bytes hold."""
+def choose_window_places(contract: PreparedContract, options: Options) -> int:
+    """Pages of group 1 that host memory can hold: those of all snapshots, in at most half of its
+    bytes."""
+    cache = contract.cache
+    if options.offload_bytes is None or cache.window_tokens == 0 or not options.caching:
+        return 0
+    most = contract.snapshots * -(-cache.window_tokens // cache.page_tokens)
+    return max(min(most, options.offload_bytes // 2 // max(cache.windowed_page_bytes, 1)), 0)
+
+
+def choose_tiers(
+    page_bytes: int, device_pages: int, windowed_bytes: int, options: Options,
+) -> tuple[int, int]:
+    """Pages of host memory and of disk behind the device, as many as the bytes hold beside
+    windowed_bytes of that memory."""
     if options.disk_bytes is not None and options.offload_bytes is None:
         raise SelectionError("disk_bytes", options.disk_bytes,
                              "but pages reach the disk through offload memory: choose that too")
@@ -250,13 +264,14 @@ def choose_tiers(page_bytes: int, device_pages: int, options: Options) -> tuple[
     if options.offload_bytes is None:
         return 0, 0
     counts = []
-    for field, asked in (("offload_bytes", options.offload_bytes),
-                         ("disk_bytes", options.disk_bytes)):
-        counts.append(0 if asked is None else asked // max(page_bytes, 1))
+    for field, asked, other in (("offload_bytes", options.offload_bytes, windowed_bytes),
+                                ("disk_bytes", options.disk_bytes, 0)):
+        counts.append(0 if asked is None else (asked - other) // max(page_bytes, 1))
         if asked is not None and counts[-1] < 1:
-            raise SelectionError(field, asked, f"but one page takes {page_bytes} bytes")
+            raise SelectionError(field, asked, f"but one page takes {page_bytes} bytes" + (
+                f" beside {other} bytes of windowed histories" if other else ""))
     free, beside = available_bytes(), ""
-    wanted = counts[0] * page_bytes
+    wanted = counts[0] * page_bytes + windowed_bytes
     if options.cache_room is None:
         wanted, beside = wanted + device_pages * page_bytes, "with the cache "
     if wanted > free:
@@ -266,7 +281,8 @@ def choose_tiers(page_bytes: int, device_pages: int, options: Options) -> tuple[
 
 
 def choose_limits(name: str | None, geometry: Geometry, context: int, width: int, programs: int,
-                  bindings: int, words: int, mask_words: int, tier_pages: int) -> Limits:
+                  bindings: int, words: int, mask_words: int, tier_pages: int,
+                  window_places: int) -> Limits:
     """The named size, or the smallest to hold the selection. Without tiers the cache may be cut to
     what a size holds; pages of tiers that were asked for may not."""
     needs = {
@@ -277,7 +293,7 @@ def choose_limits(name: str | None, geometry: Geometry, context: int, width: int
         "mask_words_max": mask_words, "snapshots_max": geometry.snapshots,
         "window_pages_max": geometry.window_pages,
         "pages_max": max(geometry.pages + tier_pages if tier_pages else 0,
-                         geometry.windowed_pages)}
+                         geometry.windowed_pages + window_places)}
     sizes = (SMALL, MEDIUM, LARGE, HUGE) if name is None else (SIZES[name],)
     for size in sizes:
         short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
@@ -322,13 +338,16 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         logit_rows=max(lanes, scored), state_rows_per_request=state_rows,
         state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows,
         windowed_pages=windowed, window_pages=window_pages, snapshots=contract.snapshots)
-    tiers = choose_tiers(page_bytes, geometry.pages, options)
+    window_places = choose_window_places(contract, options)
+    tiers = choose_tiers(page_bytes, geometry.pages,
+                         window_places * contract.cache.windowed_page_bytes, options)
     limits = choose_limits(
         options.size, geometry, context, width, len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry),
-        -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0, sum(tiers))
+        -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0, sum(tiers),
+        window_places)
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, frames, options.host_pending,
                      options.caching, options.history_drafting, programs, page_bytes, widths,
-                     *tiers, options.disk_folder)
+                     *tiers, options.disk_folder, window_places)

@@ -52,6 +52,8 @@ COUNTERS = {  # counters column -> what it counts
     "pages_restored_disk": "Pages copied from disk back to the device",
     "pages_dropped_memory": "Pages in host memory whose content was dropped for others",
     "pages_dropped_disk": "Pages on disk whose content was dropped for others",
+    "window_pages_offloaded": "Pages of windowed histories copied from the device to host memory",
+    "window_pages_restored": "Pages of windowed histories copied back to the device",
     "copies_failed": "Copies of pages that failed, so that their content was dropped",
     "prompt_tokens_cached": "Prompt tokens that were found in the cache",
     "preempted": "Times that a running request was sent back for want of pages",
@@ -140,7 +142,7 @@ class Tables:
         world, service = self.world[0], self.memory.service
         requests, slots, pages = world["requests"], world["slots"], world["pages"]
         used = int(pages["page_count"] - pages["free_count"] - pages["idle_count"])
-        tiers = world["tiers"]
+        tiers, windows = world["tiers"], world["windows"]
         placed = tiers["place_count"] - tiers["free_count"]
         return {
             "engine_ready": ("1 while the engine serves",
@@ -166,6 +168,10 @@ class Tables:
                              int(tiers["place_count"][TIER_MEMORY])),
             "pages_memory_used": ("Pages that host memory holds for the device",
                                   int(placed[TIER_MEMORY])),
+            "window_pages_memory": ("Pages of windowed histories that host memory can hold",
+                                    int(windows["place_count"])),
+            "window_pages_memory_used": ("Pages of windowed histories that host memory holds",
+                                         int(windows["place_count"] - windows["place_free_count"])),
             "pages_disk": ("Pages that the disk can hold for the device",
                            int(tiers["place_count"][TIER_DISK])),
             "pages_disk_used": ("Pages that the disk holds for the device",

@@ -16,11 +16,13 @@ from helios_dod.limits import NO_ROW, TOKEN_BLOCK
 from helios_dod.simulation.invariants import require
 from helios_dod.simulation.kinds import Kinds
 from helios_dod.terms import (
+    COPY_WINDOW_RESTORE,
     PAGE_IMMUTABLE,
     PAGE_LEAVING,
     PAGE_OFFLOADED,
     PAGE_SINKING,
     PAGE_STORED,
+    QUEUE_MEMORY,
     SLOT_DECODE,
     SLOT_PREFILL,
     SNAPSHOT_READY,
@@ -136,10 +138,21 @@ class Contents:
         if inside:
             kept = histories.saved_pages[row * stride, 0, :inside]
             require(np.array_equal(kept, text[-1]), f"{what}: its part of a page")
-        ring = s["window_pages"].shape[1]
+        ring, returning = s["window_pages"].shape[1], self.returning()
         for index in range(int(s["window_first"][row]), int(s["window_end"][row])):
-            held = histories.pages[5][s["window_pages"][row, index % ring]]
+            k = index % ring
+            page, place = int(s["window_pages"][row, k]), int(s["window_places"][row, k])
+            held = (self.executor.windows[place, : self.size]
+                    if page == NO_ROW or place in returning else histories.windowed[page])
             require(np.array_equal(held, text[index]), f"{what}: page {index} of its window")
+
+    def returning(self) -> set[int]:
+        """Places that windowed pages are being copied from."""
+        copies, queue = self.w["copies"], QUEUE_MEMORY
+        rows = [number % copies["kind"].shape[1] for number in range(
+            int(copies["first"][queue]), int(copies["end"][queue]))]
+        return {int(copies["source"][queue, k]) for k in rows
+                if copies["kind"][queue, k] == COPY_WINDOW_RESTORE}
 
     def check_slot(self, slot: int, histories: Histories) -> None:
         """State rows of a slot, while its endpoint is known and nothing changes it."""

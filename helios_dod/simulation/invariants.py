@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from helios_dod.limits import MASK_BITS, NO_ROW
+from helios_dod.simulation.windows import count_windows
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
@@ -35,7 +36,7 @@ from helios_dod.terms import (
     WAITING,
 )
 
-# Copy -> where its source and target lie: 0 the device, 1 memory, 2 disk.
+# Copy of group 0 -> where its source and target lie: 0 the device, 1 memory, 2 disk.
 COPY_TIERS = {COPY_OFFLOAD: (0, 1), COPY_RESTORE: (1, 0), COPY_SINK: (1, 2), COPY_FETCH: (2, 0)}
 # Copy -> (state of its page, which of source and target is the page's own place by that).
 MOVING = {COPY_OFFLOAD: (PAGE_LEAVING, 0), COPY_RESTORE: (PAGE_RESTORING, 1),
@@ -220,6 +221,8 @@ def check_places(w: np.void) -> None:
         for number in range(int(copies["first"][queue]), int(copies["end"][queue])):
             k = number % copies["kind"].shape[1]
             kind, page = int(copies["kind"][queue, k]), int(copies["page"][queue, k])
+            if kind not in COPY_TIERS:
+                continue
             leaving, sinking = leaving + (kind == COPY_OFFLOAD), sinking + (kind == COPY_SINK)
             tiers_of = COPY_TIERS[kind]
             moving, holds = MOVING[kind]
@@ -310,25 +313,24 @@ def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
 
 
 @invariant("windows.* settings.* slots.live slots.live_count slots.window_pages "
-           "slots.window_first slots.window_end slots.consumed snapshots.state "
-           "snapshots.window_pages snapshots.window_first snapshots.window_end")
+           "slots.window_first slots.window_end slots.consumed snapshots.window_pages copies.* "
+           "snapshots.window_places snapshots.window_first snapshots.window_end "
+           "snapshots.window_away")
 def check_windows(w: np.void) -> None:
-    """Every page of group 1 is free or counted by its holders; slots hold what they still see."""
+    """Pages of group 1 and places of them are free or held as counted; slots hold what they see."""
     table, s, settings = w["windows"], w["slots"], w["settings"]
-    rows, tokens = int(table["page_count"]), int(settings["page_tokens"])
-    held = np.zeros(rows, int)
-    live = s["live"][: int(s["live_count"])]
-    for holder, holders in ((s, live), (w["snapshots"], range(len(w["snapshots"]["state"])))):
-        ring = holder["window_pages"].shape[1]
-        for row in holders:
-            for index in range(int(holder["window_first"][row]), int(holder["window_end"][row])):
-                held[holder["window_pages"][row, index % ring]] += 1
-    require_equal(held, table["references"][:rows], "windows.references")
+    held, places, away, moves = count_windows(w)
+    require_equal(away, w["snapshots"]["window_away"], "snapshots.window_away")
+    require_equal(held, table["references"][: len(held)], "windows.references")
     free = sorted(table["free"][: int(table["free_count"])].tolist())
     require(free == np.nonzero(held == 0)[0].tolist(), f"windows: free stack {free}")
+    require_equal(np.sort(places), np.arange(table["place_count"]), "places of windows")
+    require(moves == (table["moving_count"], table["leaving_count"])
+            and moves[0] <= table["moving_max"], f"windows: {moves} copies in flight, to memory")
     if settings["window_tokens"] == 0:
         return
-    for slot in live:
+    tokens = int(settings["page_tokens"])
+    for slot in s["live"][: int(s["live_count"])]:
         seen = max(int(s["consumed"][slot]) - int(settings["window_tokens"]) + 1, 0) // tokens
         require(s["window_first"][slot] <= seen or s["window_first"][slot] == s["window_end"][slot],
                 f"slots[{slot}].window_first {s['window_first'][slot]}, sees from {seen}")

@@ -12,6 +12,7 @@ class Kinds:
     continuation: bool = False  # keeps pages that are not complete
     latent: int = 0  # tokens of one record of a compressed latent plane, 0: no such plane
     window: int = 0  # tokens of a windowed history in page group 1, 0: there is none
+    spare: int = 0  # its pages beside those of slots, 0: as many as are chosen for a core
     shift: int = 0  # pages by which another view of the page table is shifted, 0: there is none
     state_rows: int = 1  # of one request
     snapshots: int = 0
@@ -48,4 +49,4 @@ def swarm_kinds(rng: random.Random) -> Kinds:
         recurrent=pick((False, True)), continuation=pick((False, True)), latent=pick((0, 2, 8)),
         window=pick((0, 0, 5, 30)), shift=pick((0, 0, 1, 2)),
         state_rows=pick((1, 1, 3)), snapshots=pick((0, 1, 4, 8)), inline=rng.random() < 0.8,
-        closing=rng.random() < 0.8)
+        closing=rng.random() < 0.8, spare=pick((0, 1, 1)))

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from helios_dod.contract.decode import decode
+from helios_dod.contract.prepared import PreparedContract
 from helios_dod.edges import Edge, Submission, row_words
 from helios_dod.engine import Engine
 from helios_dod.executors.costs import FixedCost
@@ -25,7 +26,7 @@ from helios_dod.executors.simulated import (
     expected_scores,
     expected_tokens,
 )
-from helios_dod.limits import MASK_BITS, TOKEN_BLOCK
+from helios_dod.limits import FRAMES_MAX, MASK_BITS, TOKEN_BLOCK
 from helios_dod.runtime.binding import bind, staging_layout
 from helios_dod.runtime.selection import Options, choose, choose_windowed
 from helios_dod.schedule import TICK
@@ -55,7 +56,7 @@ from helios_dod.terms import (
     FINISH_DEADLINE,
     FINISH_GRAMMAR,
 )
-from helios_dod.world import boot, digest
+from helios_dod.world import boot, digest, fill_windows
 
 PAGE_BYTES = 128  # shadow records of 16 tokens, as capacities are counted
 WORD_BYTES = 8
@@ -168,7 +169,7 @@ class Simulator:
         manifest, serving = simulated_core(vocabulary, context, 16, lanes, packed, rounds,
                                            self.drafting.cursor_lag if rounds else None, kinds)
         contract = decode(serving, manifest)
-        memory_bytes, disk_bytes = self.tiers()
+        memory_bytes, disk_bytes = self.tiers(contract)
         widest = max(program.width for program in contract.programs)
         windowed, _ = choose_windowed(contract, lanes, context, packed, widest)
         cache_bytes = pages * PAGE_BYTES + windowed * contract.cache.windowed_page_bytes
@@ -181,6 +182,8 @@ class Simulator:
         self.limits = selection.limits
         self.world = boot(self.limits)
         first = bind(self.world, contract, selection)
+        if kinds.spare:
+            self.narrow(lanes, packed, widest, selection.window_places)
         grammars = self.world[0]["grammars"]  # as of a core whose rounds under masks have fewer
         grammars["drafted_rows"] = min(grammars["drafted_rows"], self.limits.drafted_max)
         self.strip = bool(seed % 2)
@@ -192,7 +195,7 @@ class Simulator:
         if selection.memory_pages:
             nbytes = selection.disk_pages * self.executor.page_words * WORD_BYTES
             disk = mmap.mmap(-1, nbytes) if nbytes else None
-            self.executor.back(selection.memory_pages, disk)
+            self.executor.back(selection.memory_pages, disk, selection.window_places)
         self.executor.copy_cost = CopyCost(self.workload.copy_ns, 4 * self.workload.copy_ns)
         self.executor.fault = self.fault
         self.worker = StandIn(self.world, vocabulary)
@@ -208,10 +211,24 @@ class Simulator:
         self.fill = selection.context_tokens
         self.longest = int(self.world[0]["settings"]["span_tokens"])
 
-    def tiers(self) -> tuple[int | None, int | None]:
-        """Bytes of the workload's tiers; there is no disk without host memory."""
+    def narrow(self, lanes: int, packed: int, widest: int, places: int) -> None:
+        """Leaves no more windowed pages beside those that slots can hold at once than `spare`."""
+        windows, tokens = self.world[0]["windows"], int(self.world[0]["settings"]["page_tokens"])
+        spare = min(self.kinds.spare, int(windows["moving_max"]))
+        held = (self.kinds.window + FRAMES_MAX * widest) // tokens + 2
+        pages = lanes * held + 2 * -(-packed // tokens) + spare
+        if self.kinds.window and pages <= windows["page_count"]:
+            fill_windows(windows, pages, places)
+            windows["moving_max"] = spare
+
+    def tiers(self, contract: PreparedContract) -> tuple[int | None, int | None]:
+        """Bytes of the workload's tiers, and as many windowed pages in memory as others; there is
+        no disk without host memory."""
         memory, disk = self.workload.memory_pages, self.workload.disk_pages
-        return memory * PAGE_BYTES or None, (disk * PAGE_BYTES if memory else 0) or None
+        cache = contract.cache
+        held = contract.snapshots * -(-cache.window_tokens // cache.page_tokens)
+        windowed = min(held, memory) * cache.windowed_page_bytes
+        return memory * PAGE_BYTES + windowed or None, (disk * PAGE_BYTES if memory else 0) or None
 
     def fault(self) -> tuple[bool, int]:
         """What happens to the next copy: it fails, and so many nanoseconds it is late."""

@@ -25,7 +25,8 @@ def shape(seed: int) -> dict[str, Any]:
     """The simulator's own options of a seed, extremes included."""
     pick = random.Random(f"shape of {seed}").choice
     return {"frames": pick((1, 2, 2)), "host_pending": pick((False, False, False, True)),
-            "pages": pick((10, 16, 24)), "vocabulary": pick((50, 50, 6))}
+            "pages": pick((10, 16, 24)), "vocabulary": pick((50, 50, 6)),
+            "lanes": pick((3, 3, 3, 1, 2))}
 
 
 @dataclass

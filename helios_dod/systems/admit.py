@@ -58,7 +58,8 @@ def fits(world, row):
 @kernel
 def take_matched(world, row, slot):
     """Fills the slot's page table with the matched pages, from the deepest up; True if all of them
-    can be read as they are. While some come back, it holds those that are only copied as well."""
+    can be read as they are, and those of a matched snapshot's window. While some come back, it
+    holds those that are only copied as well."""
     slots, requests, settings = world[0].slots, world[0].requests, world[0].settings
     count, page = requests.match_count[row], requests.match_page[row]
     slots.published_count[slot] = count
@@ -81,22 +82,26 @@ def take_matched(world, row, slot):
     slots.page_count[slot] = held
     slots.promise[slot] += held - shared
     slots.copying[slot] = count - shared if shared > 0 else 0
+    slots.arrived[slot] = readable
+    there = readable == held
     endpoint = shared * settings.page_tokens
     snapshot = requests.match_snapshot[row]
     if snapshot != NO_ROW:
         endpoint = world[0].snapshots.endpoint[snapshot]
         hold_snapshot(world, snapshot)
         note_saved(world, snapshot)
-        world[0].counters.snapshot_hits_away += slots.restoring[slot] > 0
+        away = world[0].snapshots.window_away[snapshot] > 0
+        world[0].counters.snapshot_hits_away += slots.restoring[slot] > 0 or away
         slots.restore[slot] = snapshot
-        restore_window(world, slot, snapshot)
+        there = there and not away
+        if there:
+            restore_window(world, slot, snapshot)
     slots.consumed[slot] = endpoint
     slots.scheduled[slot] = endpoint
     if requests.token_count[row] == requests.prompt_count[row]:
         requests.cached_count[row] = endpoint
         world[0].counters.prompt_tokens_cached += endpoint
-    slots.arrived[slot] = readable
-    return readable == held
+    return there
 
 
 @kernel

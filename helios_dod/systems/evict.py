@@ -6,7 +6,9 @@ then its pages are the next.
 
 With host memory pages are copied there, and from there to disk; a place is free when its copy has
 ended, so some are kept free ahead. Snapshots stay while their pages go and come, until those are
-dropped."""
+dropped, and so do their windows: pages of group 1 that only snapshots hold go to host memory, from
+where they come back. A slot never waits for such a page: where copies are too slow the least
+recently used snapshot goes."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
@@ -28,6 +30,7 @@ from helios_dod.tables.snapshots import (
     snapshots_behind,
 )
 from helios_dod.tables.tiers import cheaper, list_page, take_place, tiered, unlist_page
+from helios_dod.tables.windows import begin_leaving, is_kept, take_window_place
 from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_SINK,
@@ -224,25 +227,91 @@ def evict_older_snapshots(world):
 
 @kernel
 def window_demand(world, tokens):
-    """Pages of group 1 that the next frame takes if every live slot goes on, as `demand`."""
-    slots, total, budget = world[0].slots, 0, world[0].settings.prefill_tokens
+    """(pages of group 1 that the next frame takes if every live slot goes on, as `demand`; pages
+    that snapshots lack which slots wait for)."""
+    slots, snapshots = world[0].slots, world[0].snapshots
+    total, away, budget = 0, 0, world[0].settings.prefill_tokens
     for i in range(slots.live_count):
         slot = slots.live[i]
         endpoint, budget = next_endpoint(world, slot, tokens, budget)
-        total += max(
-            -(-endpoint // world[0].settings.page_tokens) - slots.window_end[slot], 0)
-    return total
+        end = slots.window_end[slot]
+        if slots.state[slot] == SLOT_RESTORING:
+            end = snapshots.window_end[slots.restore[slot]]
+            away += snapshots.window_away[slots.restore[slot]]
+        total += max(-(-endpoint // world[0].settings.page_tokens) - end, 0)
+    return total, away
+
+
+@kernel
+def keeps_pages(world, snapshot):
+    """Does a snapshot have pages on the device that are not leaving?"""
+    snapshots = world[0].snapshots
+    first, end = snapshots.window_first[snapshot], snapshots.window_end[snapshot]
+    if snapshots.window_away[snapshot] == end - first:
+        return False
+    for index in range(first, end):
+        if is_kept(world, snapshot, index % snapshots.window_pages.shape[1]):
+            return True
+    return False
+
+
+@kernel
+def window_place(world, snapshot):
+    """A place for a page of a snapshot, or NO_ROW. A full memory drops the least recently used
+    snapshot that has pages there, if that is an older one."""
+    snapshots = world[0].snapshots
+    row = snapshots.oldest
+    while world[0].windows.place_free_count == 0 and row != snapshot:
+        newer = snapshots.newer[row]
+        if snapshots.window_away[row] > 0:
+            evict_snapshot(world, row)
+        row = newer
+    return take_window_place(world)
+
+
+@kernel
+def offload_window(world, snapshot, most):
+    """Starts the copies of a snapshot's pages to memory, `most` of all that leave at once, or frees
+    it where memory is full of what is newer. False if it has to wait for a copy to end."""
+    snapshots, windows = world[0].snapshots, world[0].windows
+    for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
+        k = index % snapshots.window_pages.shape[1]
+        if not is_kept(world, snapshot, k):
+            continue
+        if (copy_room(world, QUEUE_MEMORY) == 0 or windows.leaving_count >= most
+                or windows.moving_count >= windows.moving_max):
+            return False
+        place = window_place(world, snapshot)
+        if place == NO_ROW:
+            evict_snapshot(world, snapshot)
+            return True
+        begin_leaving(world, snapshot, k, place)
+    return True
 
 
 @kernel
 def evict_windows(world):
-    """Frees the least recently used snapshots until the next frame has its pages of group 1."""
-    snapshots = world[0].snapshots
-    needed = window_demand(world, world[0].programs.round_width)
-    for _ in range(snapshots.snapshot_count):
-        if world[0].windows.free_count >= needed or snapshots.oldest == NO_ROW:
+    """Frees the least recently used snapshots until the next frame has its pages of group 1. Of
+    those behind them pages leave, for what slots wait for and some ahead."""
+    snapshots, windows, settings = world[0].snapshots, world[0].windows, world[0].settings
+    needed, away = window_demand(world, world[0].programs.round_width)
+    windows.needed_count = needed
+    row = snapshots.oldest
+    while windows.free_count < needed and row != NO_ROW:
+        newer = snapshots.newer[row]
+        if keeps_pages(world, row):
+            evict_snapshot(world, row)
+        row = newer
+    if windows.place_count == 0:
+        return
+    most = max(windows.moving_max // 2, 1)
+    growing = world[0].slots.live_count - (-settings.prefill_tokens // settings.page_tokens)
+    needed += away + min(growing, most)
+    while windows.free_count + windows.leaving_count < needed and row != NO_ROW:
+        newer = snapshots.newer[row]
+        if keeps_pages(world, row) and not offload_window(world, row, most):
             return
-        evict_snapshot(world, snapshots.oldest)
+        row = newer
 
 
 @system(

@@ -141,7 +141,7 @@ def settle_snapshots(world, frame, lane):
     reads="settings.* frames.* lanes.* programs.operation requests.* tokens.ids clock.tick",
     writes="slots.published_count slots.published_page slots.published_hash slots.pages "
            "pages.* prefixes.* tiers.free_count tiers.oldest tiers.newest "
-           "snapshots.* windows.references windows.free windows.free_count lanes.restore "
+           "snapshots.* windows.* lanes.restore "
            "lanes.snapshot counters.pages_published counters.snapshots_published "
            "counters.snapshots_dropped counters.snapshots_evicted",
 )

@@ -1,4 +1,5 @@
-"""restore: pages of admitted requests that lie in a tier -> device, in the order of their text."""
+"""restore: pages of admitted requests that lie in a tier -> device, in the order of their text;
+then those of their windows."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
@@ -11,6 +12,7 @@ from helios_dod.tables.pages import (
     resident,
     take_device_place,
 )
+from helios_dod.tables.windows import begin_return, restore_window
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_RESTORE,
@@ -74,10 +76,36 @@ def restore_slot(world, slot):
         if not resident(pages.state[page]):
             break
         slots.arrived[slot] += 1
+    if world[0].settings.window_tokens > 0:
+        snapshot = slots.restore[slot]
+        if world[0].snapshots.window_lost[snapshot] == 1:
+            return False
+        if slots.restoring[slot] > 0 or not bring_window(world, snapshot):
+            return True
     if slots.arrived[slot] == slots.page_count[slot]:
         drop_copied(world, slot)
+        if world[0].settings.window_tokens > 0:
+            restore_window(world, slot, slots.restore[slot])
         slots.state[slot] = SLOT_ADMITTED
     return True
+
+
+@kernel
+def bring_window(world, snapshot):
+    """Starts what can be started of the copies of a snapshot's pages, beside the pages that running
+    slots need; True if all are on the device."""
+    snapshots, windows = world[0].snapshots, world[0].windows
+    if snapshots.window_away[snapshot] == 0:
+        return True
+    for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
+        k = index % snapshots.window_pages.shape[1]
+        if snapshots.window_pages[snapshot, k] != NO_ROW:
+            continue
+        if (windows.free_count <= windows.needed_count or windows.moving_count >= windows.moving_max
+                or copy_room(world, QUEUE_MEMORY) == 0):
+            break
+        begin_return(world, snapshot, k)
+    return False
 
 
 @kernel
@@ -95,7 +123,8 @@ def drop_copied(world, slot):
 
 @system(
     reads="settings.* tokens.* pieces.* clock.now_ns",
-    writes="slots.* requests.* stops.* grammars.* pages.* copies.* counters.preempted",
+    writes="slots.* requests.* stops.* grammars.* pages.* snapshots.window_pages windows.* "
+           "copies.* counters.preempted",
 )
 def restore(world):
     """In admission order. A request whose text was lost in part waits again, to be matched

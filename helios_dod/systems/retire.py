@@ -109,7 +109,8 @@ def closes(world, slot):
     reads="settings.* clock.tick frames.* lanes.slot slots.in_flight slots.scores_held "
           "slots.prompt_score_count",
     writes="frames.state frames.program slots.* pages.* prefixes.* snapshots.* windows.* tiers.* "
-           "requests.* grammars.* tokens.owner tokens.free tokens.free_count",
+           "requests.* grammars.* tokens.owner tokens.free tokens.free_count "
+           "counters.snapshots_evicted",
 )
 def retire(world):
     """Keeps the live list in admission order."""

@@ -1,7 +1,8 @@
 """settle: copies of pages that ended -> pages in their new places, or back where they were.
 
 A failed copy loses what it copied: the content is never found again. A page that was taken up
-again, or computed again, while its copy was in flight stays where it is."""
+again, or computed again, while its copy was in flight stays where it is. So does a page of a
+window whose snapshot is read; a snapshot without readers goes with a page that failed."""
 
 from helios_dod.limits import COPY_QUEUES, NO_ROW
 from helios_dod.system import kernel, system
@@ -12,12 +13,16 @@ from helios_dod.tables.pages import (
     resident,
     rest_page,
 )
+from helios_dod.tables.snapshots import evict_snapshot
 from helios_dod.tables.tiers import give_place, observe_copy
+from helios_dod.tables.windows import give_window_place, release_window_page
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
     COPY_RESTORE,
     COPY_SINK,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
     PAGE_FETCHING,
     PAGE_IMMUTABLE,
     PAGE_LEAVING,
@@ -114,6 +119,50 @@ def settle_sink(world, page, source, target, failed):
 
 
 @kernel
+def settle_window_offload(world, entry, source, target, failed):
+    """Device -> memory: unless its snapshot is read or has gone, the page is free."""
+    windows, snapshots = world[0].windows, world[0].snapshots
+    row, k = divmod(entry, snapshots.window_pages.shape[1])
+    windows.moving_count -= 1
+    windows.leaving_count -= 1
+    release_window_page(world, source)
+    if snapshots.window_places[row, k] != target:
+        give_window_place(world, target)
+    elif failed or snapshots.readers[row] > 0:
+        snapshots.window_places[row, k] = NO_ROW
+        give_window_place(world, target)
+        if snapshots.readers[row] == 0:
+            evict_snapshot(world, row)
+    else:
+        snapshots.window_pages[row, k] = NO_ROW
+        snapshots.window_away[row] += 1
+        release_window_page(world, source)
+        world[0].counters.window_pages_offloaded += 1
+
+
+@kernel
+def settle_window_restore(world, entry, source, target, failed):
+    """Memory -> device: readable, unless its snapshot has gone."""
+    windows, snapshots = world[0].windows, world[0].snapshots
+    row, k = divmod(entry, snapshots.window_pages.shape[1])
+    windows.moving_count -= 1
+    release_window_page(world, target)
+    if snapshots.window_places[row, k] != source:
+        give_window_place(world, source)
+    elif failed:
+        snapshots.window_pages[row, k] = NO_ROW
+        release_window_page(world, target)
+        snapshots.window_lost[row] = 1
+        if snapshots.readers[row] == 0:
+            evict_snapshot(world, row)
+    else:
+        snapshots.window_places[row, k] = NO_ROW
+        snapshots.window_away[row] -= 1
+        give_window_place(world, source)
+        world[0].counters.window_pages_restored += 1
+
+
+@kernel
 def settle_copy(world, queue, k):
     """One command."""
     copies = world[0].copies
@@ -124,6 +173,10 @@ def settle_copy(world, queue, k):
         settle_offload(world, page, source, target, failed)
     elif kind == COPY_SINK:
         settle_sink(world, page, source, target, failed)
+    elif kind == COPY_WINDOW_OFFLOAD:
+        settle_window_offload(world, page, source, target, failed)
+    elif kind == COPY_WINDOW_RESTORE:
+        settle_window_restore(world, page, source, target, failed)
     else:
         assert kind in (COPY_RESTORE, COPY_FETCH)
         tier = TIER_MEMORY if kind == COPY_RESTORE else TIER_DISK
@@ -132,12 +185,15 @@ def settle_copy(world, queue, k):
 
 @kernel
 def observe(world, queue, first, end):
-    """What some commands took, if all of them took the same time."""
+    """What some commands took, if all of them took the same time; pages of windows have a size of
+    their own and are not observed."""
     copies, tiers, now = world[0].copies, world[0].tiers, world[0].clock.now_ns
     began = max(copies.issued_ns[queue, first % copies.kind.shape[1]], copies.settled_ns[queue])
     share = (now - began) // (end - first)
     for number in range(first, end):
         kind = copies.kind[queue, number % copies.kind.shape[1]]
+        if kind in (COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE):
+            continue
         tier = TIER_MEMORY if kind in (COPY_RESTORE, COPY_OFFLOAD) else TIER_DISK
         if kind in (COPY_RESTORE, COPY_FETCH):
             observe_copy(tiers.restored_ns, tiers.restored_count, tier, share)
@@ -151,8 +207,10 @@ def observe(world, queue, first, end):
     writes="copies.first copies.settled_ns copies.leaving_count copies.sinking_count "
            "tiers.free_count tiers.oldest tiers.newest tiers.restored_ns tiers.restored_count "
            "tiers.stored_ns tiers.stored_count "
-           "pages.* prefixes.entry counters.pages_offloaded counters.pages_stored "
-           "counters.pages_restored_memory counters.pages_restored_disk counters.copies_failed",
+           "pages.* prefixes.entry snapshots.* windows.* counters.snapshots_evicted "
+           "counters.window_pages_offloaded counters.window_pages_restored "
+           "counters.pages_offloaded counters.pages_stored counters.pages_restored_memory "
+           "counters.pages_restored_disk counters.copies_failed",
 )
 def settle(world):
     """Every command that the executor reports as ended, in order."""

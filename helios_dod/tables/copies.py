@@ -15,15 +15,15 @@ class Copies:
 
     kind: u8["copies_max"]
     failed: u8["copies_max"]  # written by the executor before it reports the end
-    page: i32["copies_max"]
-    source: i32["copies_max"]  # places: of the device, or of a tier
+    page: i32["copies_max"]  # of group 0; of group 1 the entry of a snapshot, see windows.py
+    source: i32["copies_max"]  # places: of the device, or of a tier, for pages of the kind's group
     target: i32["copies_max"]
     issued_ns: i64["copies_max"]
     first: i64  # the oldest command that is not settled
     end: i64  # one past the newest
     finished: i64  # commands that the executor reports as ended
     settled_ns: i64  # when some were last settled
-    leaving_count: scalar(i32)  # device places that come free when their copies end
+    leaving_count: scalar(i32)  # device places of group 0 that come free when their copies end
     sinking_count: scalar(i32)  # memory places that do
 
 

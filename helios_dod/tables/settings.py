@@ -68,6 +68,8 @@ class Counters:
     pages_restored_disk: scalar(i64)
     pages_dropped_memory: scalar(i64)
     pages_dropped_disk: scalar(i64)
+    window_pages_offloaded: scalar(i64)
+    window_pages_restored: scalar(i64)
     copies_failed: scalar(i64)
     prompt_tokens_cached: scalar(i64)
     preempted: scalar(i64)
@@ -75,7 +77,7 @@ class Counters:
     snapshots_dropped: scalar(i64)
     snapshots_evicted: scalar(i64)
     snapshot_hits: scalar(i64)
-    snapshot_hits_away: scalar(i64)  # of them, behind pages that were in a tier
+    snapshot_hits_away: scalar(i64)  # of them, behind or with pages that were in a tier
     state_rollbacks: scalar(i64)  # rounds of a lane that committed state before what it offered
     slots_full: scalar(i64)
     barrier_grammar: scalar(i64)  # frames not composed because a constrained lane waits

@@ -34,8 +34,11 @@ class Snapshots:
     ids: i32["PAGE_TOKENS_MAX"]  # tokens past the page
     age: i64  # tick of its last use
     window_pages: i32["window_pages_max"]  # ring, as a slot's: pages of group 1 that it holds
+    window_places: i32["window_pages_max"]  # places in memory of those that are away or on the way
     window_first: i32
     window_end: i32
+    window_away: i32  # of its pages, those that cannot be read on the device
+    window_lost: u8  # a copy of one failed: who reads it is sent back
     bucket_next: i32
     older: i32  # eviction list
     newer: i32
@@ -253,12 +256,15 @@ def hold_snapshot(world, row):
 
 @kernel
 def release_snapshot(world, row):
-    """One slot less; without any, the snapshot is the most recently used of those to evict."""
+    """One slot less; without any, the snapshot is the most recently used of those to evict, or goes
+    if what it holds was lost."""
     snapshots = world[0].snapshots
     snapshots.readers[row] -= 1
     assert snapshots.state[row] == SNAPSHOT_READY and snapshots.readers[row] >= 0
     if snapshots.readers[row] == 0:
         list_snapshot(world, row)
+        if snapshots.window_lost[row] == 1:
+            evict_snapshot(world, row)
 
 
 @kernel

@@ -3,23 +3,39 @@
 from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, scalar, table
 from helios_dod.system import kernel
+from helios_dod.tables.copies import begin_copy
+from helios_dod.terms import COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE, QUEUE_MEMORY
 
 
 @table(rows="pages_max")
 class Windows:
-    """One row per page of the group. `references` counts the slots and snapshots that hold it; a
-    page of two holders is complete, so that nothing writes it. They are found by snapshots only.
+    """One row per page of the group. `references` counts the slots, snapshots and copies in flight
+    that hold it; a page of two holders is complete, so that nothing writes it. They are found by
+    snapshots only.
 
     A slot holds the pages window_first .. window_end - 1 of its text, in a ring, and lets go of
     those that no later token sees. Invariant: free_count + referenced pages = page_count. There
     are enough for every slot beside what snapshots hold (see runtime/selection.py), so a slot never
     waits for one once snapshots are evicted.
+
+    Pages that only snapshots hold leave for host memory, those of each snapshot for themselves:
+    entry k of its ring has a page of the device, or a place in memory, or both while a copy from
+    one to the other is in flight. The copy holds the page too; the place is the entry's, or the
+    copy's once the snapshot has gone. A slot takes the pages of a snapshot when all of them are on
+    the device. Copies in flight are at most as many as the pages beside those of slots, which do
+    not wait for those either.
     """
 
     references: i32
-    free: scalar(i32["pages_max"])
+    free: scalar(i32["pages_max"])  # stacks of free pages, and behind page_count of free places
     free_count: scalar(i32)
     page_count: scalar(i32)
+    place_count: scalar(i32)  # pages that host memory can hold; 0: none leaves
+    place_free_count: scalar(i32)
+    moving_count: scalar(i32)  # copies in flight
+    leaving_count: scalar(i32)  # of them, those to memory
+    moving_max: scalar(i32)  # pages beside those of slots
+    needed_count: scalar(i32)  # pages that running slots may take in this tick
 
 
 @kernel
@@ -41,6 +57,37 @@ def release_window_page(world, page):
 
 
 @kernel
+def take_window_page(world):
+    """A free page with one holder; the caller knows that there is one."""
+    windows = world[0].windows
+    assert windows.free_count > 0
+    windows.free_count -= 1
+    page = windows.free[windows.free_count]
+    assert windows.references[page] == 0
+    windows.references[page] = 1
+    return page
+
+
+@kernel
+def take_window_place(world):
+    """A free place in memory, or NO_ROW."""
+    windows = world[0].windows
+    if windows.place_free_count == 0:
+        return NO_ROW
+    windows.place_free_count -= 1
+    return windows.free[windows.page_count + windows.place_free_count]
+
+
+@kernel
+def give_window_place(world, place):
+    """Gives a place back."""
+    windows = world[0].windows
+    assert 0 <= place < windows.place_count and windows.place_free_count < windows.place_count
+    windows.free[windows.page_count + windows.place_free_count] = place
+    windows.place_free_count += 1
+
+
+@kernel
 def first_seen(world, endpoint):
     """The first page that a token at `endpoint` or behind it sees."""
     settings = world[0].settings
@@ -50,15 +97,11 @@ def first_seen(world, endpoint):
 @kernel
 def grow_window(world, slot, endpoint):
     """Gives the slot pages up to an endpoint."""
-    slots, windows = world[0].slots, world[0].windows
+    slots = world[0].slots
     ring = slots.window_pages.shape[1]
     for index in range(slots.window_end[slot], -(-endpoint // world[0].settings.page_tokens)):
-        assert windows.free_count > 0 and index - slots.window_first[slot] < ring
-        windows.free_count -= 1
-        page = windows.free[windows.free_count]
-        assert windows.references[page] == 0
-        windows.references[page] = 1
-        slots.window_pages[slot, index % ring] = page
+        assert index - slots.window_first[slot] < ring
+        slots.window_pages[slot, index % ring] = take_window_page(world)
         slots.window_end[slot] = index + 1
 
 
@@ -100,8 +143,9 @@ def keep_window(world, slot, snapshot, endpoint):
 
 @kernel
 def restore_window(world, slot, snapshot):
-    """The slot holds what a snapshot holds."""
+    """The slot holds what a snapshot holds, which is all on the device."""
     slots, snapshots = world[0].slots, world[0].snapshots
+    assert snapshots.window_away[snapshot] == 0
     ring = slots.window_pages.shape[1]
     for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
         page = snapshots.window_pages[snapshot, index % ring]
@@ -114,11 +158,54 @@ def restore_window(world, slot, snapshot):
 
 @kernel
 def drop_window(world, snapshot):
-    """A snapshot that is evicted holds nothing any more."""
+    """A snapshot that is evicted holds nothing any more. `settle` gives back the places of copies
+    in flight."""
     snapshots = world[0].snapshots
     ring = snapshots.window_pages.shape[1]
     for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
-        release_window_page(world, snapshots.window_pages[snapshot, index % ring])
-        snapshots.window_pages[snapshot, index % ring] = NO_ROW
+        k = index % ring
+        page, place = snapshots.window_pages[snapshot, k], snapshots.window_places[snapshot, k]
+        if page != NO_ROW:
+            release_window_page(world, page)
+        else:
+            give_window_place(world, place)
+        snapshots.window_pages[snapshot, k] = NO_ROW
+        snapshots.window_places[snapshot, k] = NO_ROW
     snapshots.window_first[snapshot] = 0
     snapshots.window_end[snapshot] = 0
+    snapshots.window_away[snapshot] = 0
+    snapshots.window_lost[snapshot] = 0
+
+
+@kernel
+def is_kept(world, snapshot, k):
+    """Does entry k of a snapshot's ring have a page on the device that is not leaving?"""
+    snapshots = world[0].snapshots
+    return (snapshots.window_pages[snapshot, k] != NO_ROW
+            and snapshots.window_places[snapshot, k] == NO_ROW)
+
+
+@kernel
+def begin_leaving(world, snapshot, k, place):
+    """Starts the copy of a kept entry to a place; the caller has checked that there is room."""
+    windows, snapshots = world[0].windows, world[0].snapshots
+    page = snapshots.window_pages[snapshot, k]
+    hold_window_page(world, page)  # by the copy
+    snapshots.window_places[snapshot, k] = place
+    windows.moving_count += 1
+    windows.leaving_count += 1
+    begin_copy(world, QUEUE_MEMORY, COPY_WINDOW_OFFLOAD,
+               snapshot * snapshots.window_pages.shape[1] + k, page, place)
+
+
+@kernel
+def begin_return(world, snapshot, k):
+    """Starts the copy of an entry that is away; the caller has checked that there is room."""
+    snapshots = world[0].snapshots
+    page = take_window_page(world)  # by the copy
+    hold_window_page(world, page)
+    snapshots.window_pages[snapshot, k] = page
+    world[0].windows.moving_count += 1
+    begin_copy(world, QUEUE_MEMORY, COPY_WINDOW_RESTORE,
+               snapshot * snapshots.window_pages.shape[1] + k,
+               snapshots.window_places[snapshot, k], page)

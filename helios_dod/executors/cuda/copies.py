@@ -21,7 +21,14 @@ from helios_dod.executors.base import DeviceError
 from helios_dod.executors.cuda.driver import Device, call, driver
 from helios_dod.executors.cuda.pinned import host_bytes
 from helios_dod.limits import COPY_QUEUES
-from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_SINK, QUEUE_DISK
+from helios_dod.terms import (
+    COPY_FETCH,
+    COPY_OFFLOAD,
+    COPY_SINK,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
+    QUEUE_DISK,
+)
 
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 WAITING_EVENT = 0x1 | 0x2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
@@ -80,23 +87,32 @@ class Planes:
 
 
 class Copies:
-    """The tiers of one device. done: the eventfd that tells of every end."""
+    """The tiers of one device. done: the eventfd that tells of every end. windowed: the planes of
+    page group 1, with window_places in pinned memory."""
 
     def __init__(self, device: Device, planes: Planes, world: np.ndarray, done: int,
-                 memory_pages: int, disk: mmap.mmap | None) -> None:
+                 memory_pages: int, disk: mmap.mmap | None, windowed: Planes,
+                 window_places: int) -> None:
         self.device, self.planes, self._done = device, planes, done
         self._table = world[0]["copies"]
         size = planes.page_bytes
         self._memory = int(call("cuMemHostAlloc", memory_pages * size, PORTABLE))
         self._held = host_bytes(self._memory, memory_pages * size).reshape(-1, size)
+        self._windows = 0
+        if window_places:
+            nbytes = window_places * windowed.page_bytes
+            self._windows = int(call("cuMemHostAlloc", nbytes, PORTABLE))
         self._bounce = int(call("cuMemHostAlloc", size, PORTABLE))
         self._page = host_bytes(self._bounce, size)
         self._disk = disk
         self._mapped = None if disk is None else np.frombuffer(disk, np.uint8).reshape(-1, size)
         self._out, self._in, self._fetch = (call("cuStreamCreate", NON_BLOCKING) for _ in range(3))
-        count = min(max(UNDER_WAY_BYTES // max(size, 1), 2), UNDER_WAY_MAX)
+        largest = max(size, windowed.page_bytes, 1)
+        count = min(max(UNDER_WAY_BYTES // largest, 2), UNDER_WAY_MAX)
         self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(count)]
-        self._shapes = [self.planes.shape(out) for out in (False, True)]
+        # Of each page group: its planes, where its pages lie in memory, shapes back and out.
+        self._groups = [(group, memory, [group.shape(out) for out in (False, True)])
+                        for group, memory in ((planes, self._memory), (windowed, self._windows))]
         self._ended, self._handed = [0] * COPY_QUEUES, [0] * COPY_QUEUES
         self._failure: BaseException | None = None
         self._work = [SimpleQueue[tuple[int, int] | None]() for _ in range(COPY_QUEUES)]
@@ -154,11 +170,11 @@ class Copies:
 
     def _start(self, queue: int, number: int) -> None:
         kind, source, target = self._command(queue, number)
-        out = kind == COPY_OFFLOAD
+        out = kind in (COPY_OFFLOAD, COPY_WINDOW_OFFLOAD)
         page, place = (source, target) if out else (target, source)
         stream = self._out if out else self._in
-        self.planes.copy(page, self._memory + place * self.planes.page_bytes, out, stream,
-                         self._shapes[out])
+        planes, memory, shapes = self._groups[kind in (COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE)]
+        planes.copy(page, memory + place * planes.page_bytes, out, stream, shapes[out])
         call("cuEventRecord", self._events[number % len(self._events)], stream)
 
     def _through_disk(self, queue: int) -> None:
@@ -205,7 +221,7 @@ class Copies:
         for stream in (self._out, self._in, self._fetch):
             call("cuStreamDestroy", stream)
         del self._held, self._page, self._mapped  # views of what is freed now
-        for address in (self._memory, self._bounce):
+        for address in (self._memory, self._bounce, *filter(None, [self._windows])):
             call("cuMemFreeHost", address)
         if self._disk is not None:
             self._disk.close()

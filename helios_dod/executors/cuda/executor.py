@@ -174,14 +174,16 @@ class CudaExecutor:
         """Bytes of one page over all cache planes."""
         return sum(plane.row_bytes for plane in self.memory.caches())
 
-    def back(self, memory_pages: int, disk: mmap.mmap | None) -> None:
+    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0) -> None:
         """Pinned memory and a mapped file behind the device, and the streams that copy."""
         pitch = int(call(
             "cuDeviceGetAttribute", driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PITCH,
             self.device.handle))
-        planes = [(plane.address[0], plane.row_bytes) for plane in self.memory.paged()]
-        self._copies = Copies(self.device, Planes(planes, pitch), self.memory.world, self._done,
-                              memory_pages, disk)
+        planes, windowed = (
+            Planes([(plane.address[0], plane.row_bytes) for plane in self.memory.paged(group)],
+                   pitch) for group in (0, 1))
+        self._copies = Copies(self.device, planes, self.memory.world, self._done, memory_pages,
+                              disk, windowed, window_places)
 
     def copy(self, queue: int, first: int, end: int) -> None:
         """Starts commands of world[0].copies."""

@@ -28,6 +28,7 @@ from helios_dod.limits import FRAMES_MAX
 
 ALIGN = 256
 PAGES = 4  # proto Symbol: planes with an axis of these pages move with them
+WINDOWED_PAGES = 11  # proto Symbol: the same of page group 1
 HOST_PAGE = 4096
 SUBMISSION_COUNT, FINISHED_COUNT = 1, 2  # proto ExecutorWord
 MAPPED = 0x02  # CU_MEMHOSTREGISTER_DEVICEMAP and CU_MEMHOSTALLOC_DEVICEMAP
@@ -70,8 +71,9 @@ class Memory:
         self._planes = self._place_caches(manifest, used)
         self.buffers = [self._bind(i, b) if i in used else None
                         for i, b in enumerate(manifest.buffers)]
-        self._paged = [i for i in sorted(used) if manifest.buffers[i].kind == CACHE
-                       and manifest.buffers[i].shape[0].symbol == PAGES]
+        self._paged = [[i for i in sorted(used) if manifest.buffers[i].kind == CACHE
+                        and manifest.buffers[i].shape[0].symbol == pages]
+                       for pages in (PAGES, WINDOWED_PAGES)]
 
     def allocate(self, nbytes: int, zeros: bool = True) -> int:
         """Device memory, of zeros unless all of it is written at once."""
@@ -177,9 +179,9 @@ class Memory:
         """Every cache plane."""
         return [bound for bound in self.buffers if bound is not None and bound.kind == CACHE]
 
-    def paged(self) -> list[Bound]:
-        """The cache planes whose pages are those of the world's page table."""
-        return [self.bound(index) for index in self._paged]
+    def paged(self, group: int = 0) -> list[Bound]:
+        """The cache planes of a page group."""
+        return [self.bound(index) for index in self._paged[group]]
 
     def read(self, index: int) -> np.ndarray:
         """The bytes of a buffer, uint8. For tests and tools: it waits for the device."""

@@ -16,6 +16,7 @@ ALIGN = 64
 SLACK = 1024  # bytes behind an allocation that vectors may read past its end
 ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 1, 9: 1, 10: 1}  # proto DataType
 PAGES = 4  # proto Symbol: the pages that page copies name
+WINDOWED_PAGES = 11  # proto Symbol: those of page group 1
 WEIGHT, STATE, CACHE, SCRATCH, STAGING, COMPLETION = 1, 2, 3, 4, 5, 6  # proto BufferKind
 COLUMNS = {
     1: "slot",
@@ -81,7 +82,7 @@ def _panel_of(buffer: Any) -> PanelShape | None:
 class Memory:
     """Binds every buffer of a manifest; owns state, cache and scratch.
 
-    caches: (address, bytes of a page) of every plane of page group 0, which alone is copied."""
+    caches: (address, bytes of a page) of every plane of page group 0; windowed: of page group 1."""
 
     def __init__(
         self,
@@ -96,11 +97,15 @@ class Memory:
         self.owned: dict[int, np.ndarray] = {}  # buffer index -> its bytes
         self._require_room(manifest, geometry)
         self.buffers = [self._bind(i, b, geometry) for i, b in enumerate(manifest.buffers)]
-        caches = [bound for bound, declared in zip(self.buffers, manifest.buffers, strict=True)
-                  if bound.kind == CACHE and declared.shape[0].symbol == PAGES]
-        self.caches = np.array([[b.address[0], b.row_bytes] for b in caches], np.int64).reshape(
-            -1, 2
-        )
+        self.caches = self._planes(manifest, PAGES)
+        self.windowed = self._planes(manifest, WINDOWED_PAGES)
+
+    def _planes(self, manifest: Any, pages: int) -> np.ndarray:
+        """(address, bytes of a page) of the cache planes of a page group."""
+        planes = [[bound.address[0], bound.row_bytes]
+                  for bound, declared in zip(self.buffers, manifest.buffers, strict=True)
+                  if bound.kind == CACHE and declared.shape[0].symbol == pages]
+        return np.array(planes, np.int64).reshape(-1, 2)
 
     def owned_caches(self) -> list[tuple[Bound, np.ndarray]]:
         """Every cache plane with its bytes."""

@@ -18,7 +18,14 @@ from helios_dod.executors.host import buffers
 from helios_dod.executors.host import memory as m
 from helios_dod.limits import COPY_QUEUES
 from helios_dod.system import kernel, store_release
-from helios_dod.terms import COPY_FETCH, COPY_OFFLOAD, COPY_RESTORE, COPY_SINK
+from helios_dod.terms import (
+    COPY_FETCH,
+    COPY_OFFLOAD,
+    COPY_RESTORE,
+    COPY_SINK,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
+)
 
 LINE = 8  # words of a cache line
 DRAIN_POLL_S = 0.0002
@@ -39,12 +46,11 @@ def move(planes, page, packed, out):
 
 
 @kernel(boundscheck=False)
-def run_copies(world, queue, first, end, planes, tiers, done, finished):
-    """Commands first to end - 1 of a queue. tiers: int64 [2], addresses of memory and disk."""
+def run_copies(world, queue, first, end, planes, windowed, tiers, done, finished):
+    """Commands first to end - 1 of a queue. planes, windowed: of page groups 0 and 1. tiers: int64
+    [3], addresses of memory, of disk, and of memory for page group 1."""
     copies = world[0].copies
-    page_bytes = np.int64(0)
-    for plane in range(planes.shape[0]):
-        page_bytes += planes[plane, 1]
+    page_bytes, window_bytes = planes[:, 1].sum(), windowed[:, 1].sum()
     for number in range(first, end):
         k = number % copies.kind.shape[1]
         kind = copies.kind[queue, k]
@@ -53,6 +59,10 @@ def run_copies(world, queue, first, end, planes, tiers, done, finished):
             move(planes, source, tiers[0] + target * page_bytes, True)
         elif kind == COPY_RESTORE:
             move(planes, target, tiers[0] + source * page_bytes, False)
+        elif kind == COPY_WINDOW_OFFLOAD:
+            move(windowed, source, tiers[2] + target * window_bytes, True)
+        elif kind == COPY_WINDOW_RESTORE:
+            move(windowed, target, tiers[2] + source * window_bytes, False)
         elif kind == COPY_FETCH:
             move(planes, target, tiers[1] + source * page_bytes, False)
         else:
@@ -64,14 +74,18 @@ def run_copies(world, queue, first, end, planes, tiers, done, finished):
 
 
 class Copies:
-    """The tiers of one host executor. done: the eventfd that tells of every end."""
+    """The tiers of one host executor. done: the eventfd that tells of every end. windowed: the
+    planes of page group 1, with window_places in memory."""
 
     def __init__(self, planes: np.ndarray, world: np.ndarray, done: int, memory_pages: int,
-                 disk: mmap.mmap | None) -> None:
-        self.world, self._done, self._disk, self._planes = world, done, disk, planes
+                 disk: mmap.mmap | None, windowed: np.ndarray, window_places: int) -> None:
+        self.world, self._done, self._disk = world, done, disk
+        self._planes, self._windowed = planes, windowed
         self.page_bytes = int(planes[:, 1].sum())
         self.memory = buffers.aligned_zeros(memory_pages * self.page_bytes)
-        self._tiers = np.array([self.memory.ctypes.data, 0], np.int64)
+        self.windows = buffers.aligned_zeros(window_places * int(windowed[:, 1].sum()))
+        self._tiers = np.array(
+            [self.memory.ctypes.data, 0, self.windows.ctypes.data], np.int64)
         if disk is not None:
             self._mapped = np.frombuffer(disk, np.uint8)
             self._tiers[1] = self._mapped.ctypes.data
@@ -80,7 +94,7 @@ class Copies:
         self._failure: BaseException | None = None
         run_copies.compile((
             typeof(world), types.int64, types.int64, types.int64, typeof(self._planes),
-            typeof(self._tiers), types.int64, typeof(self.finished)))
+            typeof(self._windowed), typeof(self._tiers), types.int64, typeof(self.finished)))
         self._work = [SimpleQueue[tuple[int, int] | None]() for _ in range(COPY_QUEUES)]
         self._threads = [
             threading.Thread(target=self._serve, args=(queue,), name=f"copies-{queue}", daemon=True)
@@ -91,8 +105,8 @@ class Copies:
     def _serve(self, queue: int) -> None:
         try:
             while (work := self._work[queue].get()) is not None:
-                run_copies(self.world, queue, *work, self._planes, self._tiers, self._done,
-                           self.finished)
+                run_copies(self.world, queue, *work, self._planes, self._windowed, self._tiers,
+                           self._done, self.finished)
         except BaseException as error:
             self._failure = error
             os.eventfd_write(self._done, 1)
