@@ -47,9 +47,9 @@ class Letters:
     def __call__(self, text: Any) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)
 
-    def matcher(self, data: bytes) -> Any:
+    def matcher(self, data: bytes, eos: list[int] | None = None) -> Any:
         tokenizer = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(self), eos_token=[self.eos])
+            llguidance.TokenizerWrapper(self), eos_token=eos or [self.eos])
         matcher = llguidance.LLMatcher(tokenizer, decode(data).grammar, log_level=0,
                                        limits=limits())
         assert not matcher.is_error(), matcher.get_error()[:2000]
@@ -115,14 +115,29 @@ def test_required_calls_are_read_as_calls(name):
         tokens = letters.draw(data, seed)
         if not tokens:
             continue
-        if name == "channel_frames":  # the end token of a call, which is an end of the output too
-            tokens.append(letters.tokens.index(b"<|call|>"))
         content, _, made = read(bound, tokens, letters.tokens, start)
         assert made and not content.strip(), (tokens, content)
         for called, arguments in made:
             jsonschema.validate(arguments, TOOLS[called])
         complete += 1
     assert complete >= 3
+
+
+@pytest.mark.parametrize("ends", [("<end>",), ("<|return|>", "<|call|>"), ("<|call|>", "<end>")])
+def test_a_call_is_closed_whatever_ends_an_output(ends):
+    """Only its closer finishes a body of arguments: the grammar lets no other end come."""
+    letters, bound = vocabulary_of("channel_frames")
+    eos = [letters.tokens.index(end.encode()) for end in ends]
+    closer = letters.tokens.index(b"<|call|>")
+    data = Envelope(bound, Start.HEADER, False, False).text(calls(several=False))
+    matcher = letters.matcher(data, eos)
+    text = ' to=functions.stop<|channel|>commentary <|constrain|>json<|message|>{}'
+    tokens = CaseTokenizer(bound.syntax).ids_of(text)
+    assert matcher.try_consume_tokens(tokens) == len(tokens) and not matcher.is_accepting()
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    assert [i for i in range(len(letters.tokens)) if allowed >> i & 1] == [closer]
+    assert matcher.consume_token(closer) and matcher.is_accepting()
+    assert read(bound, [*tokens, closer], letters.tokens, Start.HEADER) == ("", "", [("stop", {})])
 
 
 @pytest.mark.parametrize("name", ["function_tag_lines", "tagged_json", "named_json",
@@ -208,6 +223,8 @@ def written(name: str, start: Start, spelled: bool, answer: str = "") -> str:
     if name in ("recipient_frames", "channel_frames"):
         frame = frame.removesuffix("<|eot|>")
         end = "<|eom|>" if name == "recipient_frames" else "<|end|>"
+        if name == "channel_frames" and calls:
+            frame += "<|call|>"
         if start == Start.CONTENT:
             return answer or f"{end}<|start|>assistant{frame}"
         return ("" if start == Start.HEADER else f"hm{end}<|start|>assistant") + frame
@@ -260,8 +277,6 @@ def test_a_structured_answer_or_a_call(name, start, spelled):
         matcher = letters.matcher(data)
         assert matcher.try_consume_tokens(tokens) == len(tokens), rest
         assert matcher.is_accepting()
-        if not answer and name == "channel_frames":  # an end of the output, and of a call
-            tokens += list(b"<|call|>") if spelled else [markers[b"<|call|>"]]
         for cut in range(20):
             rng = random.Random(cut)
             parser = Parser(bound, TOOLS, start, opaque=True)

@@ -232,7 +232,11 @@ class Writer:
             options.append(f"{self.literal(head + syntax.message)} {body}")
         one = self.choice("call", options)
         between = f"{self.literal(syntax.ends[0])} {self.literal(syntax.start + syntax.role)}"
-        return self.repeated(one, between)
+        made = self.repeated(one, between)
+        if syntax.body is not None:
+            return made
+        closer = (syntax.ends[1:] or syntax.ends)[0]  # nothing else finishes a body of arguments
+        return f"({made} {self.literal(closer)})"
 
 
 def properties(tool: CallTool) -> list[tuple[str, Any, bool]]:
