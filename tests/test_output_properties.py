@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from helios_dod.frontend.output.fences import Fences
 from helios_dod.frontend.output.marks import Vocabulary
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.states import Flow
-from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, INCOMPLETE, Finish, Start
+from helios_dod.frontend.output.terms import ARGUMENTS, CONTENT, INCOMPLETE, Finish, Names, Start
 from helios_dod.frontend.output.values import is_object
 from tests.oracles.output_differential import SYNTAXES
 from tests.oracles.output_differential import TOOLS as TOOLS_OF_TWO
@@ -313,6 +314,18 @@ def test_content_behind_a_call_that_broke(name, output, content, split):
     assert len(result.incomplete) == 1 and result.content == content
 
 
+@pytest.mark.parametrize("name, output, content", BEHIND)
+def test_content_behind_a_broken_call_of_no_declared_tool(name, output, content):
+    """The same, though nothing of the call is shown."""
+    start = Start.HEADER if name == "recipient_frames" else Start.CONTENT
+    tokenizer = CaseTokenizer(replace(CATALOG[name], unknown_names=Names.DROP))
+    parser = Parser(tokenizer.bound, {"g": {}}, start)
+    events = [event for token, data in tokenizer.split(output, "words")
+              for event in parser.feed(token, data)]
+    result = gather([*events, *parser.finish()])
+    assert not result.calls and not result.incomplete and result.content == content
+
+
 # A value's own text in each syntax that has text values, and the value.
 VALUES = {
     "qwen_function_tags": ("<tool_call>\n<function=f>\n<parameter=x>\n", "\n</parameter>\n"
@@ -374,6 +387,9 @@ WORST = [  # (syntax, start, before, unit): patterns that are held back or looke
     ("function_tags", Start.CONTENT, "", "```\n"),
     ("bare_json", Start.CONTENT, "", '{"name": "f", '), ("bare_json", Start.CONTENT, "", "{"),
     ("dsml_tool_calls", Start.CONTENT, "", '<｜DSML｜invoke name="f">\n'),
+    ("dsml_tool_calls", Start.CONTENT, DSML_BROKEN, "<｜DSML｜x"),
+    ("dsml_tool_calls", Start.CONTENT, DSML_BROKEN, '<｜DSML｜invoke name="f"'),
+    ("argument_tags", Start.CONTENT, "<tool_call>f<arg_key></tool_call>", "a</arg_key><arg_value>"),
     ("recipient_frames", Start.CONTENT, "", " to=f"),
     ("recipient_frames", Start.HEADER, " to=", "a"),
     ("recipient_frames", Start.HEADER, "<|message|>", " "),

@@ -257,6 +257,8 @@ class Output:
 
     def incomplete(self) -> None:
         """The open call will not be finished."""
+        if self.muted and self.queue is None:
+            self.broken = True
         if self.open and not self.muted:
             self.partial, self.escape = b"", ""
             self.post(INCOMPLETE, "")
