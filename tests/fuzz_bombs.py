@@ -1,9 +1,13 @@
 """Mutations of cores that are small and unfold to much: messages, counts, texts, weight files."""
 
+import json
+
 from helios_dod.contract.strict import LICENSE_NBYTES_MAX
 from helios_dod.contract.wire import core_pb2
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.cores.layout import INDEX_NBYTES_MAX, WEIGHTS_MAX
+from helios_dod.frontend.prompt import CONTROLS_MAX
+from helios_dod.frontend.tokenizer_parts import TEXT_MAX
 
 COUNTS = (10, 1000, 30_000, 66_000, 300_000)
 DEPTHS = (1, 1, 2, 3, 4)
@@ -97,4 +101,25 @@ def many_weights(honest, files, body, rng):
     files["locations.pb"] = found.SerializeToString()
 
 
-BOMBS = (body_unfolds, manifest_unfolds, manifest_unfolds, tokens_unfold, longest, many_weights)
+def controls_unfold(honest, files, body, rng):
+    """Special tokens that are many or long, whose ids an image layout may reserve."""
+    serving = body.deployment.contract if honest.carrier == "payload" else body.contract
+    document = json.loads(honest.frames["tokenizer"])
+    special, reserved = rng.random() < 0.5, rng.random() < 0.5
+    size = rng.choice((1, TEXT_MAX - 8, TEXT_MAX, TEXT_MAX + 1, 5000))
+    count = min(rng.choice((1, 30, 1000, 5000)), (CONTROLS_MAX + rng.choice((-4096, 4096))) // size)
+    letters = rng.choice(("x", "ab", "<|>", "\u4e00"))
+    document["added_tokens"] = [
+        {"id": rng.randrange(17), "content": f"{i}{letters * size}"[:size], "single_word": False,
+         "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+        for i in range(count)]
+    honest.put(files, body, "tokenizer", json.dumps(document).encode())
+    if reserved:
+        tokens = serving.model.frontend.image.tokens
+        for token in rng.sample(range(17), 4):
+            tokens.before.add(token=token)
+            tokens.feature_tokens.append(token)
+
+
+BOMBS = (*[controls_unfold] * 2, body_unfolds, *[manifest_unfolds] * 2, tokens_unfold, longest,
+         many_weights)

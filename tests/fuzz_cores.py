@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import sys
@@ -39,6 +40,7 @@ from helios_dod.cores.reader import open_core
 from helios_dod.cores.sealed import Cipher
 from helios_dod.cores.writer import CARRIERS, Publisher, sign_body, sign_index, write_core
 from helios_dod.errors import UserError
+from helios_dod.runtime.validated import validated
 from helios_dod.server.verification import verify
 from tests.fuzz_bombs import BOMBS
 from tests.fuzz_files import (
@@ -79,10 +81,25 @@ def load(path):
     """Everything that a server reads and makes of it, as comparable values: what `helios verify`
     checks, a tokenizer, a template, a byte table and an output syntax that were run."""
     core = open_core(path)
+    assert outcome_of(validated, core) == outcome_of(validate, core)
     verified = verify(core)
     table = core.token_bytes()
     return (verified, core.tokenizer(), core.chat_template(), table.data.tobytes(),
             {name: data.tobytes() for name, data in core.weights().items()})
+
+
+def validate(core):
+    """What `validated` gives, without looking at what it kept."""
+    manifest = core.manifest()
+    return manifest, core.prepared(manifest)
+
+
+def outcome_of(call, core):
+    """What it gives, or how it refuses."""
+    try:
+        return call(core)
+    except UserError as error:
+        return str(error)
 
 
 class Pulse:
@@ -345,6 +362,18 @@ def output_syntax(honest, files, body, rng):
             frontend.output.tokens.extend(rng.choices(DELIMITERS, k=rng.choice((1, 5, 70))))
 
 
+def same_length(honest, files, body, rng):
+    """Another manifest, as long as the honest one: the index of a sealed core stays what it was."""
+    data = honest.frames["execution_manifest"]
+    for _ in range(50):
+        manifest = wire.ExecutionManifest.FromString(data)
+        mutate_field(pick(manifest, rng), rng)
+        changed = manifest.SerializeToString(deterministic=True)
+        if len(changed) == len(data) and changed != data:
+            honest.put(files, body, "execution_manifest", changed)
+            break
+
+
 def swapped_frames(honest, files, body, rng):
     """Valid frames under another kind."""
     one, other = rng.sample(sorted(honest.frames), 2)
@@ -494,8 +523,8 @@ def serving_of(honest, body):
 
 SIGNED = (*[body_fields] * 3, body_bytes, body_deep, *[state_lies] * 2, *[cache_lies] * 2,
           syntax_lies, *[manifest_fields] * 3, manifest_bytes, other_resources,
-          *[frontend_parts] * 3, *[output_syntax] * 2, swapped_frames, *[bad_frames] * 2,
-          weight_lies, downgraded)
+          *[frontend_parts] * 3, *[output_syntax] * 2, swapped_frames, same_length,
+          *[bad_frames] * 2, weight_lies, downgraded)
 LARGE = {mutation.__name__ for mutation in (*BOMBS, body_huge)}
 LIBC = ctypes.CDLL(None)
 BOMB_NBYTES = 200 << 20
@@ -605,7 +634,8 @@ def fuzz(mutants, seed=1, carriers=tuple(CARRIERS), only=None, mark=None, part=(
     lets a process end that is stuck in one."""
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="helios-fuzz-", dir=root) as place:
-        own = {"HELIOS_CORE_KEY": SECRET.hex(), "HELIOS_CONFIG": f"{place}/config"}
+        own = {"HELIOS_CORE_KEY": SECRET.hex(), "HELIOS_CONFIG": f"{place}/config",
+               "HELIOS_CACHE": f"{place}/cache"}
         with patch.dict(os.environ, own):
             cores = [Honest(carrier, Path(place)) for carrier in carriers]
             for honest in cores:
@@ -615,8 +645,6 @@ def fuzz(mutants, seed=1, carriers=tuple(CARRIERS), only=None, mark=None, part=(
                 counts, failures, over = run_all(cores, seed, numbers, mark)
             finally:
                 faulthandler.cancel_dump_traceback_later()
-    if over > MEMORY_NBYTES:
-        failures.append(f"{over} bytes over the honest peak, at most {MEMORY_NBYTES}")
     return counts, failures, over
 
 
@@ -637,10 +665,14 @@ def run_all(cores, seed, numbers, mark):
             highest = now
         if kind[1] in LARGE:  # what this one left is not counted for those that come next
             gc.collect()
+            re.purge()  # patterns of control tokens
             LIBC.malloc_trim(0)
         if problem:
             failures.append(f"{honest.carrier} {kind}: {problem}; {replay(seed, i)}")
     over = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    if over > MEMORY_NBYTES:
+        failures.append(f"{over} bytes over the honest peak, at most {MEMORY_NBYTES}; grown by "
+                        f"{', '.join(grown)}")
     counts[("grown", f"by {over >> 20} MiB", ", ".join(grown))] += 1
     return counts, failures, over
 

@@ -130,7 +130,7 @@ def test_sealed_bytes_show_nothing_and_need_the_key(tmp_path, monkeypatch, capsy
         open_core(core)
     assert "secret words" not in str(caught.value)
     monkeypatch.delenv("HELIOS_CORE_KEY")
-    with pytest.raises(CoreError, match="set HELIOS_CORE_KEY, or put it"):
+    with pytest.raises(CoreError, match="set HELIOS_CORE_KEY, or HELIOS_CORE_KEY_FILE"):
         open_core(core)
     path = tmp_path / "key"
     path.write_text(SECRET.hex() + "\n")
@@ -291,6 +291,25 @@ def test_what_is_fetched_is_not_written_through_a_link(tmp_path, suffix):
         cached.unlink()
         cached.with_name(cached.name + suffix).symlink_to(victim)
         with pytest.raises(CoreError, match="link"):
+            open_core(core).weights()
+    assert victim.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("suffix", ["", ".partial"])
+@pytest.mark.parametrize("make_other", [
+    os.mkfifo, os.mkdir, lambda path: path.symlink_to("nowhere"),
+    lambda path: path.symlink_to(path.name),
+    lambda path: os.link(path.parents[2] / "victim", path)])
+def test_what_lies_in_the_place_of_what_is_fetched_is_refused(tmp_path, suffix, make_other):
+    core, victim = make(tmp_path, "payload"), tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    with RangeServer(core) as server:
+        serve_from(core, server, "weights")
+        open_core(core).weights()
+        (cached,) = (tmp_path / "cache" / "fetched").iterdir()
+        cached.unlink()
+        make_other(cached.with_name(cached.name + suffix))
+        with pytest.raises(CoreError, match=str(cached)):
             open_core(core).weights()
     assert victim.read_bytes() == b"mine"
 

@@ -70,6 +70,13 @@ def test_a_slow_pattern_is_refused_in_time(encoder, count):
     assert time.monotonic() - began < 4 * isolation.WALL_RATIO * most
 
 
+@pytest.mark.parametrize("encoder", [".{0,16}" * 8 + "(?!.)(?=.)"], indirect=True)
+def test_a_text_that_the_library_gives_up_on_is_answered_and_not_written(encoder, capfd):
+    with pytest.raises(TokenizerError, match="retry-limit"):
+        encoder.encode("a" * 64)
+    assert capfd.readouterr().err == ""
+
+
 def test_too_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(isolation, "MEMORY_MAX", 8 << 20)  # as children see it that are forked now
     encoder = PromptEncoder(tokenizer_json().encode())

@@ -13,9 +13,10 @@ from test_frontend_preparation import assets_of
 from text_tables import byte_fallback, byte_level, tagged
 from tokenizers import Tokenizer
 
-from helios_dod.frontend import prompt
+from helios_dod.frontend import preparation, prompt
+from helios_dod.frontend.completions import decode_completion
 from helios_dod.frontend.preparation import Preparer
-from helios_dod.frontend.prompt import PromptEncoder
+from helios_dod.frontend.prompt import PromptEncoder, named_characters
 from helios_dod.frontend.requests import RequestError, decode_chat
 from helios_dod.frontend.tokenizer_data import TokenizerError, read_tokenizer
 from tests.fuzz_frontend import LETTERS, MODELS, NORMALIZERS, SPLITTERS, charsmap
@@ -221,12 +222,48 @@ def test_a_text_that_the_tokenizer_gives_up_on_is_refused_to_its_request():
         preparer.prepare(decode_chat(body), 100)
 
 
+def test_many_prompts_share_one_time(monkeypatch):
+    preparer = Preparer(assets_of(byte_level(), "{{ messages }}"))
+    request = decode_completion(b'{"model": "default", "prompt": ["a", "b", "c"]}')
+    assert len(preparer.complete(request, 100).prompts) == 3
+    monkeypatch.setattr(preparation, "seconds_for", lambda nbytes: 0.02)
+    monkeypatch.setattr(preparer, "plain_tokens", lambda *given: time.sleep(0.3))
+    with pytest.raises(RequestError, match="1 of 3 texts took the time that all 3 bytes may take"):
+        preparer.complete(request, 100)
+
+
 @pytest.mark.parametrize("pattern, kind", [("a*a*a*z", "'a'"), ("\\s*\\s*\\s*z", "' '")])
 def test_a_pattern_that_is_tried_too_often_is_seen(pattern, kind):
     slow = encoder_of(changed(pre_tokenizer=split({"Regex": pattern})))
     with pytest.raises(TokenizerError, match=f"times {kind} took .* at most 0.25 s expected"):
         slow.check_speed()
     encoder_of(HONEST).check_speed()
+
+
+@pytest.mark.parametrize("end", ["z", "[y-z]"])
+def test_a_pattern_that_ends_in_any_letter_is_seen(end):
+    """Beside the parts of a real tokenizer; the end may be written as a number or a range."""
+    document = json.loads(byte_level().tokenizer.to_str())
+    document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        split({"Regex": f"a*a*a*{end}"}), document["pre_tokenizer"]]}
+    with pytest.raises(TokenizerError, match=r"times 'a' took .* at most 0.25 s expected"):
+        PromptEncoder(json.dumps(document).encode()).check_speed()
+
+
+def test_characters_that_a_tokenizer_names():
+    parts = [sequence(replace({"String": "ba"}, "c"), 2), split({"Regex": "a+d"}), None,
+             {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}]
+    assert "".join(named_characters(parts)) == "cba+d_"
+
+
+def test_giving_up_loads_no_symbols(monkeypatch, capfd):
+    """Whatever the environment says: the backtrace of a panic takes 50 MiB and more."""
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    slow = encoder_of(changed(pre_tokenizer=split({"Regex": ".{0,16}" * 8 + "(?!.)(?=.)"})))
+    with pytest.raises(TokenizerError, match="does not give up on 32 times 'a' expected"):
+        slow.check_speed()
+    written = capfd.readouterr().err
+    assert written.count("panicked") == 1 and "stack backtrace" not in written
 
 
 @pytest.mark.parametrize("parts", [".{0,16}" * 8, ".{0,16}" * 5 + ".{0,5}", ".{0,16}" * 3])

@@ -1,5 +1,6 @@
 """NativeModel.load, manifests, Bootstrap.load, Server.start, RankPeers: what loading uses."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,8 +17,9 @@ from helios_dod.cores import reader
 from helios_dod.cores.errors import AcceptanceError, CoreError
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.reader import Core, open_core
-from helios_dod.cores.writer import Publisher, write_core
+from helios_dod.cores.writer import CARRIERS, Publisher, write_core
 from helios_dod.runtime import engine_process, selection
+from helios_dod.runtime import validated as validated_contracts
 from helios_dod.runtime.devices import plan_anywhere, plan_for_device
 from helios_dod.runtime.native_model import NativeModel, RankPeers, open_accepted, plan
 from helios_dod.runtime.options import EngineOptions
@@ -241,6 +243,38 @@ def test_what_was_valid_is_known_at_the_next_start(tmp_path, monkeypatch):
     stored.write_bytes(stored.read_bytes()[:-1] + b"x")
     with pytest.raises(CoreError, match=r"digest|zstd|frame"):
         open_accepted(other)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("name", ["execution_manifest", "tokenizer", "chat_template",
+                                  "token_bytes"])
+def test_resources_changed_after_a_first_start_are_refused(tmp_path, monkeypatch, carrier, name):
+    """Other stored bytes of the same length, once the contract is known to be valid."""
+    monkeypatch.setenv("HELIOS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HELIOS_CORE_KEY", golden.SECRET.hex())
+    path = tmp_path / "tiny.core"
+    write_core(golden.whole(3), path, Publisher(user_key(), "tests"), carrier=carrier, accept=True)
+    load_assets(path)
+    (stored,) = path.glob(f"resources/{name}*")
+    data = bytearray(stored.read_bytes())
+    data[len(data) // 2] ^= 1
+    stored.write_bytes(data)
+    with pytest.raises(CoreError, match=r"digest|authenticated"):
+        load_assets(path)
+
+
+def test_contracts_that_were_used_last_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELIOS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(validated_contracts, "ENTRIES_MAX", 2)
+    core, kept = make(tmp_path), tmp_path / "cache" / "validated"
+    open_accepted(core)
+    (first,) = kept.iterdir()
+    for i in (1, 2, 3):
+        (kept / f"{i}.new").write_bytes(b"")
+        os.utime(kept / f"{i}.new", (i, i))
+    make(tmp_path, lambda manifest, serving: setattr(serving, "snapshots", 3))
+    open_accepted(core)
+    assert first in kept.iterdir() and len(list(kept.iterdir())) == 2
 
 
 def test_a_sealed_manifest_of_the_same_length_is_validated_anew(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -254,6 +255,9 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
     except OSError as error:
         raise CoreError(target, f"cannot be written: {error.strerror}") from error
     try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise CoreError(partial, "is no plain file, or has another name too (a hard link)")
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if target.exists():  # another process was faster
             return

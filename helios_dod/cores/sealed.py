@@ -92,8 +92,9 @@ def load_secret(place: Path) -> bytes:
             with open(path, encoding="ascii") as file:
                 text = file.read(1024)
         except (CoreError, OSError, UnicodeDecodeError):
-            raise CoreError(place, f"is sealed and needs its key: set {SECRET_VARIABLE}, or put it "
-                                   f"into {path}") from None
+            raise CoreError(place, f"is sealed and needs its key: set {SECRET_VARIABLE}, or "
+                                   f"{SECRET_FILE_VARIABLE} to a file of it, or put it into {path} "
+                                   "(helios keygen --sealing makes a new one)") from None
         if mode & 0o077:
             raise CoreError(path, f"a core key that others may read; run: chmod 600 {path}")
     try:

@@ -152,6 +152,7 @@ def serve(encode: Encode, connection: socket.socket) -> NoReturn:
         for ending in (signal.SIGTERM, *LATE):
             signal.signal(ending, signal.SIG_DFL)
         gc.disable()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a panic is answered, and not written too
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number != connection.fileno():
                 with suppress(OSError):  # the listing's own is closed by now

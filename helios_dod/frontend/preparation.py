@@ -22,6 +22,7 @@ from helios_dod.frontend.images.decoding import Fetch
 from helios_dod.frontend.images.layout import TENSORS, Layout, lay
 from helios_dod.frontend.images.pictures import Picture, picture_of
 from helios_dod.frontend.images.syntax import ImageSyntax
+from helios_dod.frontend.isolation import WALL_RATIO, seconds_for
 from helios_dod.frontend.messages import (
     REASONING_KEYS,
     plain_messages,
@@ -337,8 +338,15 @@ class Preparer:
 
     def complete(self, request: CompletionRequest, context: int) -> Prepared:
         """The same for a completion request, whose answers are all text."""
-        common, prompts = common_of(request), []
-        for prompt in prompts_of(request):
+        common, prompts, given = common_of(request), [], prompts_of(request)
+        nbytes = sum(len(prompt.encode(errors="surrogatepass")) for prompt in given
+                     if isinstance(prompt, str))
+        until = time.monotonic() + WALL_RATIO * seconds_for(nbytes)
+        for i, prompt in enumerate(given):
+            if time.monotonic() > until:
+                raise RequestError(f"'prompt': {i} of {len(given)} texts took the time that all "
+                                   f"{nbytes} bytes may take to encode.", "prompt",
+                                   "invalid_value")
             prompts.append(self.plain_tokens(prompt, request.add_special_tokens is not False))
         scored = bool(request.echo and request.logprobs is not None)
         prepared = self.submissions(common, prompts, context, "prompt", scored)

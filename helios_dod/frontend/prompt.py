@@ -7,12 +7,13 @@ rendered prompt spells without a mark is the template's, and is sealed. Marks ar
 the text is encoded, so a spelled control token stays in the prompt, as ordinary text.
 """
 
+import os
 import re
 import secrets
+import string
 import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,15 +21,17 @@ import numpy as np
 
 from helios_dod.frontend.isolation import Encode, Isolated, Place
 from helios_dod.frontend.sandbox import MARK
-from helios_dod.frontend.tokenizer_data import TokenizerError, by_name, read_tokenizer
+from helios_dod.frontend.tokenizer_data import GaveUp, TokenizerError, by_name, read_tokenizer
 from helios_dod.frontend.tokenizer_parts import IDS_MAX, TEXT_MAX
 
 PRIVATE_FIRST, PRIVATE_COUNT = 0x100000, 0xFF00  # of Unicode's last private plane
 SEAL_CHARACTERS = 4
+LOOKED_FOR = ("String", "Regex", "content", "prepend", "delimiter", "replacement")
 CONTROLS_MAX = 1 << 18  # characters of all control tokens: their pattern takes 150 bytes for each
 TRIAL_SIZES = (32, 256)  # characters, of one kind each; few show a pattern of very many ways
 TRIAL_SIZES_LONG = tuple(1 << i for i in range(9, 13))
 TRIAL_KINDS_MAX = 48
+TRIAL_END = string.printable  # behind all of those: what a pattern may spell otherwise
 TRIAL_SECONDS_MAX = 0.25  # of this thread's processor, for the longest; an honest one takes 1 ms
 TRIAL_SECONDS_BASE = 1.0  # and of all of them, beside
 TRIAL_RATE_MIN = 256 << 10  # bytes a second: twice what a server waits for
@@ -76,6 +79,22 @@ def control_tokens(described: dict[str, Any], delimiters: Iterable[str],
     return found
 
 
+def named_characters(parts: list[Any]) -> list[str]:
+    """Characters of the texts and patterns that normalizers and pre-tokenizers look for or write,
+    each once, in their order."""
+    found: dict[str, None] = {}
+    waiting = parts[::-1]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part[::-1]
+        elif isinstance(part, dict):
+            waiting += [value for value in part.values() if isinstance(value, list | dict)][::-1]
+            for text in map(part.get, LOOKED_FOR):
+                found |= dict.fromkeys(text if isinstance(text, str) else "")
+    return list(found)
+
+
 def text_ids(vocabulary: dict[str, int] | list[Any]) -> np.ndarray:
     """Ids of a model's tokens that have text, int64."""
     if isinstance(vocabulary, list):
@@ -118,14 +137,14 @@ class PromptEncoder:
                  vocabulary: int = IDS_MAX, reserved: Collection[int] = ()) -> None:
         from tokenizers import Tokenizer  # imported late: a worker listens before it tokenises
 
+        os.environ["RUST_BACKTRACE"] = "0"  # of a panic it loads 50 MiB of symbols and more
         described = read_tokenizer(tokenizer_json, vocabulary)
         self.ids = text_ids(described["model"]["vocab"])
         controls = control_tokens(described, delimiters, reserved)
         self.seal = make_seal()
         seal_tokens(described, controls, self.seal)
-        splitting = msgspec.json.encode([described.get("pre_tokenizer"),
-                                         described.get("normalizer")]).decode()
-        self.kinds = [*"a1 \n.\u4e00", *sorted(set(splitting))][:TRIAL_KINDS_MAX]
+        named = named_characters([described.get("pre_tokenizer"), described.get("normalizer")])
+        self.kinds = list(dict.fromkeys([*"a1 \n.\u4e00", *named]))[:TRIAL_KINDS_MAX]
         with by_name():
             self.tokenizer = Tokenizer.from_str(msgspec.json.encode(described).decode())
         self.library: Encode = self.encode_here
@@ -169,16 +188,21 @@ class PromptEncoder:
         """Encodes runs of each character that splitting may look for, with each other one behind,
         without which a pattern may not be tried at all, then longer ones with all of them behind.
 
-        Raises TokenizerError where one takes far too long, as a pattern that is tried in very many
-        ways does, or all so far together do."""
+        Raises TokenizerError where the library gives up on one, or one takes far too long, as a
+        pattern that is tried in very many ways does, or all so far together do."""
         total, nbytes = 0.0, 0
         ends = [*((size, kind) for size in TRIAL_SIZES for kind in self.kinds),
-                *((size, "".join(self.kinds)) for size in TRIAL_SIZES_LONG)]
+                *((size, "".join(self.kinds) + TRIAL_END) for size in TRIAL_SIZES_LONG)]
         for kind in self.kinds:
             for size, end in ends:
                 text, began = f"{kind * size}\1{end}", time.thread_time()  # \1: a match ends
-                with suppress(TokenizerError):  # what it gives up on is refused when it comes
+                try:
                     self.encode(text)
+                except GaveUp as error:
+                    raise TokenizerError(f"a library that does not give up on {size} times "
+                                         f"{kind!r} expected; {error}") from None
+                except TokenizerError:
+                    pass  # a text that it has no tokens for is refused when it comes
                 seconds = time.thread_time() - began
                 total, nbytes = total + seconds, nbytes + len(text.encode())
                 if seconds > TRIAL_SECONDS_MAX:

@@ -41,6 +41,10 @@ class TokenizerError(UserError):
         super().__init__(f"tokenizer: {problem}")
 
 
+class GaveUp(TokenizerError):
+    """The library panicked."""
+
+
 def read_tokenizer(data: bytes, vocabulary: int) -> dict[str, Any]:
     """A tokenizer's JSON as a value that is safe to hand to the library, `UNUSED` parts left out.
 
@@ -143,6 +147,8 @@ def by_name() -> Iterator[None]:
     except TokenizerError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+        if isinstance(error, Exception):
+            raise TokenizerError(error) from None
+        if type(error).__name__ != PANIC:
             raise
-        raise TokenizerError(error) from None
+        raise GaveUp(error) from None

@@ -18,6 +18,7 @@ from helios_dod.cores.reader import Core
 from helios_dod.folders import cache_home
 
 DIGEST_NBYTES = hashlib.sha256().digest_size
+ENTRIES_MAX = 64  # the ones that were used last
 
 
 def _entry(core: Core, manifest: bytes) -> Path:
@@ -44,6 +45,7 @@ def _kept(entry: Path) -> bytes | None:
     """What is in an entry; None where there is none, or where it is not whole."""
     try:
         data = entry.read_bytes()
+        os.utime(entry)
     except OSError:
         return None
     digest, rest = data[:DIGEST_NBYTES], data[DIGEST_NBYTES:]
@@ -52,9 +54,13 @@ def _kept(entry: Path) -> bytes | None:
 
 def _keep(entry: Path, data: bytes) -> None:
     """Writes beside, then renames: a reader sees the whole entry or none. Where the folder cannot
-    be written the next start validates again, and that is all."""
+    be written the next start validates again, and that is all. Entries beyond ENTRIES_MAX go, and
+    what a process left that ended while it wrote."""
     fresh = entry.with_suffix(f".{os.getpid()}.new")
     with contextlib.suppress(OSError):
         entry.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_bytes(hashlib.sha256(data).digest() + data)
         fresh.replace(entry)
+        entries = [(found.stat().st_mtime_ns, found.path) for found in os.scandir(entry.parent)]
+        for _, path in sorted(entries)[:-ENTRIES_MAX]:
+            os.unlink(path)

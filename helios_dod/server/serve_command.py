@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -57,8 +58,8 @@ def positive(text: str) -> int:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    if not 1 <= number <= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"expected 1 to {sys.maxsize}, got {number}")
     return number
 
 
