@@ -3,6 +3,7 @@
 The same code serves an embedded engine and one in another process: both sides see one world.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,13 @@ EVENT = np.dtype([
     ("logprob", "f4"), ("top_count", "i4"), ("top_tokens", "i4", TOP_LOGPROBS_MAX),
     ("top_logprobs", "f4", TOP_LOGPROBS_MAX),
 ], align=True)
+
+
+def salt_of(text: str | None) -> int:
+    """The cache salt of a request's text: 64 bits of its SHA-256, and 0 for none."""
+    if text is None:
+        return 0
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 @dataclass

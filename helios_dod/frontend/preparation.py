@@ -1,7 +1,6 @@
 """From a decoded request to submissions: template, tokens, limits, sampling, seeds."""
 
 import gc
-import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from helios_dod.edges import Submission
+from helios_dod.edges import Submission, salt_of
 from helios_dod.errors import UserError
 from helios_dod.frontend.assets import Assets
 from helios_dod.frontend.boundaries import boundary_places
@@ -81,13 +80,6 @@ def choice_seed(seed: int, choice: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
     return z ^ (z >> 31)
-
-
-def salt_of(text: str | None) -> int:
-    """The cache salt of a request's text: 64 bits of its SHA-256, and 0 for none."""
-    if text is None:
-        return 0
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def check_table(table: ByteTable, ids: np.ndarray) -> None:
