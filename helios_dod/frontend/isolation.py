@@ -122,13 +122,24 @@ class Isolated:
         if -code in LATE:
             raise TokenizerError(f"{len(data)} bytes of text take more than "
                                  f"{seconds_for(len(data)):.2f} s to encode")
-        raise TokenizerError(f"encoding {len(data)} bytes of text ended with exit code {code}; it "
-                             f"has {MEMORY_MAX >> 20} MiB")
+        raise TokenizerError(memory_words(len(data), f"exit code {code}"))
 
     def close(self) -> None:
         """Ends the children that wait."""
         while self.idle:
             self.idle.pop().close()
+
+
+def memory_words(nbytes: int, how: str) -> str:
+    """What is said of a text that took all memory that it has."""
+    return f"encoding {nbytes} bytes of text ended with {how}; it has {MEMORY_MAX >> 20} MiB"
+
+
+def peak() -> int:
+    """The most bytes of addresses that this process has had."""
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("VmPeak:"))
+    return int(line.split()[1]) << 10
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
@@ -166,15 +177,20 @@ def serve(encode: Encode, connection: socket.socket) -> NoReturn:
             size, placed = HEAD.unpack(receive(connection, HEAD.size))
             text = receive(connection, size).decode()
             signal.setitimer(signal.ITIMER_PROF, seconds_for(size))
+            full = False
             try:
                 ids, places = encode(text, bool(placed))
                 answer, good = np.array(ids, np.int32).tobytes(), True
                 answer += np.array(places, np.int32).tobytes()
             except (TokenizerError, MemoryError) as error:
-                answer, good = (str(error) or "out of memory").encode(), False
+                full = isinstance(error, MemoryError) or peak() > most - MEMORY_MAX // 2
+                words = memory_words(size, repr(error)) if full else str(error)
+                answer, good = words.encode(), False
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.sendall(HEAD.pack(len(answer), good))
             connection.sendall(answer)
+            if full:
+                raise EOFError  # the next text's peak is its own
     except EOFError:
         code = 0
     finally:
