@@ -80,7 +80,7 @@ def test_core_defaults_and_explicit_values(assets: Assets) -> None:
     assert prepared(assets, logprobs=True).submissions[0].top_logprobs == 0
     assert prepared(assets, temperature=1e-9).submissions[0].temperature == 0
     check_fits(chosen, SMALL.context_max)
-    for field, value in (("eos", (1,) * 9), ("stop_ids", tuple(range(17))), ("top_logprobs", 21),
+    for field, value in (("eos", (1,) * 9), ("stop_ids", tuple(range(17))),
                          ("bias", dict.fromkeys(range(513), 1.0)),
                          ("prompt", np.zeros(SMALL.context_max + 1, np.int32))):
         with pytest.raises(UserError, match=f"{field}: .* asked, at most"):
