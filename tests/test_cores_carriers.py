@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -280,8 +281,10 @@ def test_a_length_beyond_the_disk_is_refused_before_it_is_fetched(tmp_path):
         assert not server.requests
 
 
-@pytest.mark.parametrize("suffix", ["", ".partial"])
-def test_what_is_fetched_is_not_written_through_a_link(tmp_path, suffix):
+@contextmanager
+def fetched_place(tmp_path, suffix):
+    """A core whose weights are served, where their copy lies, what else is to lie there or beside
+    it, and a file that must stay as it is."""
     core, victim = make(tmp_path, "payload"), tmp_path / "victim"
     victim.write_bytes(b"mine")
     with RangeServer(core) as server:
@@ -289,36 +292,38 @@ def test_what_is_fetched_is_not_written_through_a_link(tmp_path, suffix):
         open_core(core).weights()
         (cached,) = (tmp_path / "cache" / "fetched").iterdir()
         cached.unlink()
-        cached.with_name(cached.name + suffix).symlink_to(victim)
-        with pytest.raises(CoreError, match="link"):
-            open_core(core).weights()
+        yield core, cached, cached.with_name(cached.name + suffix), victim
     assert victim.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("suffix", ["", ".partial"])
-@pytest.mark.parametrize("make_other", [
-    pytest.param(os.mkfifo, id="pipe"), pytest.param(os.mkdir, id="folder"),
-    pytest.param(lambda path: path.symlink_to("nowhere"), id="link to nothing"),
-    pytest.param(lambda path: path.symlink_to(path.name), id="link to itself"),
-    pytest.param(lambda path: os.link(path.parents[2] / "victim", path), id="hard link")])
-def test_what_lies_in_the_place_of_what_is_fetched_is_not_used(tmp_path, suffix, make_other):
-    """It is refused, or replaced: nothing is written through it."""
-    core, victim = make(tmp_path, "payload"), tmp_path / "victim"
-    victim.write_bytes(b"mine")
-    with RangeServer(core) as server:
-        serve_from(core, server, "weights")
-        open_core(core).weights()
-        (cached,) = (tmp_path / "cache" / "fetched").iterdir()
-        cached.unlink()
-        make_other(cached.with_name(cached.name + suffix))
-        try:
+def test_what_is_fetched_is_not_written_through_a_link(tmp_path, suffix):
+    with fetched_place(tmp_path, suffix) as (core, _, place, victim):
+        place.symlink_to(victim)
+        with pytest.raises(CoreError, match="link"):
             open_core(core).weights()
-        except CoreError as error:
-            assert str(cached) in str(error)
-        else:
+
+
+@pytest.mark.parametrize("suffix", ["", ".partial"])
+@pytest.mark.parametrize(("make_other", "replaced"), [
+    pytest.param(os.mkfifo, (), id="pipe"), pytest.param(os.mkdir, (), id="folder"),
+    pytest.param(lambda path: path.symlink_to("nowhere"), ("",), id="link to nothing"),
+    pytest.param(lambda path: path.symlink_to(path.name), ("",), id="link to itself"),
+    pytest.param(lambda path: os.link(path.parents[2] / "victim", path), (), id="hard link")])
+def test_what_lies_in_the_place_of_what_is_fetched_is_not_used(
+    tmp_path, suffix, make_other, replaced,
+):
+    """It is refused, or a link that leads nowhere replaced: nothing is written through it."""
+    with fetched_place(tmp_path, suffix) as (core, cached, place, _):
+        make_other(place)
+        if suffix in replaced:
+            open_core(core).weights()
             assert cached.is_file() and not cached.is_symlink() and cached.stat().st_nlink == 1
             assert cached.read_bytes() == (core / "weights.bin").read_bytes()
-    assert victim.read_bytes() == b"mine" and not cached.with_name("nowhere").exists()
+        else:
+            with pytest.raises(CoreError, match=str(cached)):
+                open_core(core).weights()
+        assert not cached.with_name("nowhere").exists()
 
 
 def test_fetching_resumes_and_verifies(tmp_path):
