@@ -11,6 +11,7 @@ from plain_device import E4M3
 
 from helios_dod.contract.cuda import SHARED_NBYTES_MAX, check_cuda
 from helios_dod.contract.errors import ContractError
+from helios_dod.contract.functions import check_functions
 from helios_dod.contract.states import derive_views, prepare_states
 from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
@@ -60,6 +61,29 @@ def test_programs_validate_and_name_what_exists():
         behind = {edge.after for edge in body.edges}
         assert behind == set(range(1, len(body.nodes))), "every node waits for another"
         assert not any(edge.overlap for edge in body.edges if edge.before == 0)
+
+
+def test_every_kernel_declares_what_it_was_specialised_for():
+    manifest = wire.ExecutionManifest()
+    manifest.CopyFrom(model().manifest)
+    check_functions(manifest, 16)
+    entries = set()
+    for body in manifest.cuda_bodies:
+        for kernel in kernels(body):
+            function = manifest.modules[kernel.module].functions[kernel.function]
+            assert function.entry == kernel.entry and function.threads == kernel.block[0]
+            assert len(function.parameters) == len(kernel.arguments)
+            entries.add(kernel.entry)
+    assert len(entries) > 15
+    with pytest.raises(ContractError, match=r"rows of 4096 bytes of plane .* got 8192"):
+        check_functions(manifest, 32)
+    with pytest.raises(ContractError, match=r"rows of 2048 bytes of keys \[any, KEY_HEADS"
+                       r"\*HEAD\*PAGE\] of \w+, got 4096"):
+        for module in manifest.modules:
+            for constant in [one for made in module.functions for one in made.constants]:
+                if constant.name == "KEY_HEADS":
+                    constant.value //= 2
+        check_functions(manifest, 16)
 
 
 def test_kernels_say_what_they_do_to_state():

@@ -1,7 +1,8 @@
 """Validates device bodies: modules, and the nodes and edges of every body.
 
-What needs the machine is checked when a body is bound: parameter sizes, addresses, architecture. A
-body has hundreds of nodes of a dozen arguments, so texts are made only for an error.
+What needs the machine is checked when a body is bound: parameter sizes, addresses, architecture;
+what code was specialised for is functions.py's. A body has hundreds of nodes of a dozen
+arguments, so texts are made only for an error.
 """
 
 from math import prod

@@ -6,6 +6,7 @@ from helios_dod.contract.bodies import check_bodies
 from helios_dod.contract.cache import TOKENS_MAX, prepare_cache
 from helios_dod.contract.errors import ContractError, require
 from helios_dod.contract.frontend import prepare_frontend
+from helios_dod.contract.functions import check_functions
 from helios_dod.contract.graphs import prepare_graphs
 from helios_dod.contract.images import prepare_vision
 from helios_dod.contract.manifest import check_manifest, completion_buffers
@@ -38,6 +39,7 @@ def decode(
     if not known:
         check_known(manifest, "manifest")
     check_manifest(manifest)
+    check_functions(manifest, serving.model.cache.page_tokens)
     _check_serving(serving)
     model = serving.model
     for name in ("vocabulary", "input_vocabulary"):

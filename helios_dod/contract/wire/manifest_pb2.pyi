@@ -121,6 +121,13 @@ class RotaryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HALVES: _ClassVar[RotaryKind]
     INTERLEAVED: _ClassVar[RotaryKind]
 
+class CudaParameterKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CUDA_PARAMETER_KIND_UNSPECIFIED: _ClassVar[CudaParameterKind]
+    CUDA_POINTER: _ClassVar[CudaParameterKind]
+    CUDA_WORDS: _ClassVar[CudaParameterKind]
+    CUDA_NUMBER: _ClassVar[CudaParameterKind]
+
 class ExecutorWord(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EXECUTOR_WORD_UNSPECIFIED: _ClassVar[ExecutorWord]
@@ -221,6 +228,10 @@ LAYER: NormKind
 ROTARY_KIND_UNSPECIFIED: RotaryKind
 HALVES: RotaryKind
 INTERLEAVED: RotaryKind
+CUDA_PARAMETER_KIND_UNSPECIFIED: CudaParameterKind
+CUDA_POINTER: CudaParameterKind
+CUDA_WORDS: CudaParameterKind
+CUDA_NUMBER: CudaParameterKind
 EXECUTOR_WORD_UNSPECIFIED: ExecutorWord
 SUBMISSION_COUNT: ExecutorWord
 FINISHED_COUNT: ExecutorWord
@@ -846,16 +857,62 @@ class HostBody(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[HostOperation, _Mapping]]] = ...) -> None: ...
 
 class CudaModule(_message.Message):
-    __slots__ = ("resource_id", "name", "architecture", "cubin")
+    __slots__ = ("resource_id", "name", "architecture", "cubin", "functions")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     CUBIN_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     name: str
     architecture: int
     cubin: bytes
-    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ..., architecture: _Optional[int] = ..., cubin: _Optional[bytes] = ...) -> None: ...
+    functions: _containers.RepeatedCompositeFieldContainer[CudaFunction]
+    def __init__(self, resource_id: _Optional[str] = ..., name: _Optional[str] = ..., architecture: _Optional[int] = ..., cubin: _Optional[bytes] = ..., functions: _Optional[_Iterable[_Union[CudaFunction, _Mapping]]] = ...) -> None: ...
+
+class CudaFunction(_message.Message):
+    __slots__ = ("entry", "threads", "constants", "parameters")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    threads: int
+    constants: _containers.RepeatedCompositeFieldContainer[CudaConstant]
+    parameters: _containers.RepeatedCompositeFieldContainer[CudaParameter]
+    def __init__(self, entry: _Optional[str] = ..., threads: _Optional[int] = ..., constants: _Optional[_Iterable[_Union[CudaConstant, _Mapping]]] = ..., parameters: _Optional[_Iterable[_Union[CudaParameter, _Mapping]]] = ...) -> None: ...
+
+class CudaConstant(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: int
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+
+class CudaParameter(_message.Message):
+    __slots__ = ("name", "kind", "dtype", "alignment", "shape", "count_max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: CudaParameterKind
+    dtype: DataType
+    alignment: int
+    shape: _containers.RepeatedCompositeFieldContainer[CudaAxis]
+    count_max: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[CudaParameterKind, str]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., alignment: _Optional[int] = ..., shape: _Optional[_Iterable[_Union[CudaAxis, _Mapping]]] = ..., count_max: _Optional[str] = ...) -> None: ...
+
+class CudaAxis(_message.Message):
+    __slots__ = ("factors", "multiplier")
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    factors: _containers.RepeatedScalarFieldContainer[str]
+    multiplier: int
+    def __init__(self, factors: _Optional[_Iterable[str]] = ..., multiplier: _Optional[int] = ...) -> None: ...
 
 class CudaArgument(_message.Message):
     __slots__ = ("address", "word", "words", "real", "live", "extent", "executor_word", "row_bytes")
@@ -890,20 +947,22 @@ class CudaAddress(_message.Message):
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ..., alignment: _Optional[int] = ..., use: _Optional[_Union[AddressUse, str]] = ...) -> None: ...
 
 class CudaKernel(_message.Message):
-    __slots__ = ("module", "entry", "grid", "block", "shared_nbytes", "arguments")
+    __slots__ = ("module", "entry", "grid", "block", "shared_nbytes", "arguments", "function")
     MODULE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     GRID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     SHARED_NBYTES_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
     module: int
     entry: str
     grid: _containers.RepeatedScalarFieldContainer[int]
     block: _containers.RepeatedScalarFieldContainer[int]
     shared_nbytes: int
     arguments: _containers.RepeatedCompositeFieldContainer[CudaArgument]
-    def __init__(self, module: _Optional[int] = ..., entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., shared_nbytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[CudaArgument, _Mapping]]] = ...) -> None: ...
+    function: int
+    def __init__(self, module: _Optional[int] = ..., entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., shared_nbytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[CudaArgument, _Mapping]]] = ..., function: _Optional[int] = ...) -> None: ...
 
 class CudaCopy(_message.Message):
     __slots__ = ("source", "destination", "nbytes")

@@ -3,12 +3,14 @@
 Needs neither a GPU nor a driver. A kernel that two programs share is compiled and stored once.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.ignition.cuda.native import compile_native
+from helios_dod.ignition.cuda.layouts import Given, declaration
+from helios_dod.ignition.cuda.native import SOURCES, compile_native
 from helios_dod.ignition.prepared import PreparationError
 
 ARCHITECTURE = 90
@@ -16,6 +18,9 @@ POINTERS = {
     wire.F32: "*fp32", wire.BF16: "*bf16", wire.I32: "*i32", wire.U32: "*u32", wire.I64: "*i64",
     wire.U64: "*u64", wire.F8_E4M3: "*fp8e4nv",
 }
+TYPES = {kind: dtype for dtype, kind in POINTERS.items()} | {
+    kind.removeprefix("*"): dtype for dtype, kind in POINTERS.items()}
+NATIVE_TYPES = {"u16": wire.BF16, "float": wire.F32, "int": wire.I32}  # void: the buffer's
 USES = (wire.ADDRESS_USE_UNSPECIFIED, wire.ADDRESS_READ, wire.ADDRESS_WRITTEN,
         wire.ADDRESS_UPDATED)  # by the bits of the contract's Access
 ALIGNMENT = 16  # bytes that Triton's pointer specialisation means
@@ -45,7 +50,8 @@ class Library:
     """Compiles kernels into a manifest's modules."""
 
     manifest: wire.ExecutionManifest
-    found: dict[Any, tuple[int, Any]] = field(default_factory=dict)
+    # Module, function in it, bytes of shared memory.
+    found: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
 
     def kernel(self, function: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any],
                constants: Mapping[str, Any], warps: int = 4, stages: int = 2) -> wire.CudaKernel:
@@ -56,36 +62,60 @@ class Library:
         kinds = [self._kind(arguments[name]) for name in names]
         aligned = tuple(isinstance(arguments[name], Pointer) and arguments[name].alignment
                         >= ALIGNMENT for name in names)
-        key = (function.__name__, tuple(kinds), aligned, tuple(sorted(constants.items())), warps,
-               stages)
+        words = tuple(isinstance(arguments[name], Pointer) and bool(arguments[name].kind)
+                      for name in names)
+        key = (function.__name__, tuple(kinds), aligned, words, tuple(sorted(constants.items())),
+               warps, stages)
         if key not in self.found:
-            self.found[key] = self._compile(function, names, kinds, aligned, constants, warps,
-                                            stages)
-        module, metadata = self.found[key]
+            made = self._compile(function, names, kinds, aligned, constants, warps, stages)
+            given = [Given(name, TYPES[kind], ALIGNMENT if whole else 0, kind.startswith("*"), raw)
+                     for name, kind, whole, raw in zip(names, kinds, aligned, words, strict=True)]
+            given += [Given(f"scratch_{i}", wire.U64, pointer=False)
+                      for i in range(SCRATCH_ARGUMENTS)]
+            self.found[key] = *self._add(
+                function.__name__, made.asm["cubin"], declaration(
+                    function.__name__, made.metadata.name, 32 * warps, constants, given)
+                ), made.metadata.shared
+        module, number, shared = self.found[key]
+        entry = self.manifest.modules[module].functions[number].entry
         return wire.CudaKernel(
-            module=module, entry=metadata.name, grid=grid, block=(32 * metadata.num_warps, 1, 1),
-            shared_nbytes=metadata.shared,
+            module=module, function=number, entry=entry, grid=grid, block=(32 * warps, 1, 1),
+            shared_nbytes=shared,
             arguments=values + [wire.CudaArgument(words=0)] * SCRATCH_ARGUMENTS)
 
-    def native(self, entry: str, source: str, grid: tuple[int, int, int], arguments: list[Any],
-               constants: Mapping[str, int], warps: int, shared: int) -> wire.CudaKernel:
-        """A launch of an entry of CUDA C++. arguments: in its parameters' order."""
-        key = (source, entry, tuple(sorted(constants.items())))
+    def native(self, entry: str, source: str, grid: tuple[int, int, int],
+               arguments: Mapping[str, Any], constants: Mapping[str, int], warps: int, shared: int,
+               ) -> wire.CudaKernel:
+        """A launch of an entry of CUDA C++."""
+        parameters = native_parameters((SOURCES / source).read_text(), entry)
+        given = [self._given(name, kind, arguments[name]) for name, kind in parameters]
+        key = (source, entry, tuple(given), tuple(sorted(constants.items())))
         if key not in self.found:
             cubin = compile_native(source, constants, ARCHITECTURE)
-            self.found[key] = self._add(entry, cubin), None
+            self.found[key] = *self._add(entry, cubin, declaration(
+                f"{source}/{entry}", entry, 32 * warps, constants, given)), shared
+        module, number, _ = self.found[key]
         return wire.CudaKernel(
-            module=self.found[key][0], entry=entry, grid=grid, block=(32 * warps, 1, 1),
-            shared_nbytes=shared, arguments=[encode(argument) for argument in arguments])
+            module=module, function=number, entry=entry, grid=grid, block=(32 * warps, 1, 1),
+            shared_nbytes=shared, arguments=[encode(arguments[name]) for name, _ in parameters])
 
-    def _add(self, name: str, cubin: bytes) -> int:
-        """The number of the module with this code."""
-        for number, module in enumerate(self.manifest.modules):
-            if module.cubin == cubin:
-                return number
-        self.manifest.modules.append(wire.CudaModule(
-            name=f"{name}_{len(self.found)}", architecture=ARCHITECTURE, cubin=cubin))
-        return len(self.manifest.modules) - 1
+    def _given(self, name: str, kind: str, value: Any) -> Given:
+        """A parameter of CUDA C++, of the type that its source says."""
+        if not isinstance(value, Pointer):
+            return Given(name, NATIVE_TYPES[kind], pointer=False)
+        dtype = self.manifest.buffers[value.buffer].dtype
+        return Given(name, NATIVE_TYPES.get(kind.removesuffix("*"), dtype), ALIGNMENT)
+
+    def _add(self, name: str, cubin: bytes, function: wire.CudaFunction) -> tuple[int, int]:
+        """The numbers of the module with this code, and of the function in it."""
+        modules = self.manifest.modules
+        number = next((i for i, one in enumerate(modules) if one.cubin == cubin), len(modules))
+        if number == len(modules):
+            modules.add(name=f"{name}_{len(self.found)}", architecture=ARCHITECTURE, cubin=cubin)
+        module = modules[number]
+        if function not in module.functions:
+            module.functions.append(function)
+        return number, list(module.functions).index(function)
 
     def _kind(self, value: Any) -> str:
         if isinstance(value, Pointer):
@@ -96,7 +126,7 @@ class Library:
 
     def _compile(self, function: Any, names: list[str], kinds: list[str],
                  aligned: tuple[bool, ...], constants: Mapping[str, Any], warps: int,
-                 stages: int) -> tuple[int, Any]:
+                 stages: int) -> Any:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -114,8 +144,16 @@ class Library:
         except Exception as error:
             raise PreparationError(
                 f"kernel {function.__name__} {dict(constants)}: {error}") from error
-        assert made.metadata.global_scratch_size == 0
-        return self._add(function.__name__, made.asm["cubin"]), made.metadata
+        assert made.metadata.global_scratch_size == 0 and made.metadata.num_warps == warps
+        return made
+
+
+def native_parameters(source: str, entry: str) -> list[tuple[str, str]]:
+    """(name, type) of the parameters of a kernel of CUDA C++; pointers end in *."""
+    found = re.search(rf"^{entry}\(([^)]*)\)", source, re.MULTILINE)
+    assert found is not None, entry
+    parts = [part.replace("const ", "").rsplit(None, 1) for part in found[1].split(",")]
+    return [(name, kind.strip()) for kind, name in parts]
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,8 @@ class Lowering(Drawing):
         kept = FEW_ROWS // 2 if gated else FEW_ROWS
         self.add(wire.CudaNode(kernel=self.library.native(
             "few_product", "few.cu", (-(-rows // kept), tile.splits, 1),
-            [Pointer(op.weight), self.half(op.input.buffer, write=False), out, self.live(op.rows)],
+            dict(weight=Pointer(op.weight), x=self.half(op.input.buffer, write=False), out=out,
+                 live=self.live(op.rows)),
             dict(ROWS=rows, COLUMNS=columns, TOKENS=tokens, GATED=gated, SPLITS=tile.splits,
                  WARPS=tile.warps, DEPTH=tile.depth, BLOCKS=tile.blocks),
             tile.warps, few_shared(tokens, tile.warps))))
@@ -342,7 +343,7 @@ class Lowering(Drawing):
         cache = self.manifest.buffers[write.key_cache].dtype
         if head != power(head) or head < 16 or cache != wire.BF16:
             raise self.refusal("attention", f"heads of {head}, or a cache that is not bf16")
-        frequencies = Pointer(rotary.frequencies if rotary else op.weight)
+        frequencies = Pointer(rotary.frequencies if rotary else self.partials)
         first, second = (Pointer(norm.weight) for norm in norms) if norms else [frequencies] * 2
         arguments = dict(
             partials=Pointer(self.partials), query_norm=first, key_norm=second,
@@ -422,11 +423,9 @@ class Lowering(Drawing):
             values=self.used(write.value_cache, READ_WRITE),
             output=self.half(op.output.buffer), live=self.live(wire.ROWS_LANES),
             scale=float(op.scale))
-        names = ("partials bias query_norm key_norm frequencies position slot table keys values "
-                 "output live stride epsilon magnitude scale")
         self.add(wire.CudaNode(kernel=self.library.native(
             "decode_attention", "decode.cu", (self.batch, op.key_heads, tile.splits),
-            [given[name] for name in names.split()],
+            given,
             dict(**constants, WINDOW=op.window, TOKENS=self.packed, SPLITS=tile.splits,
                  WARPS=tile.warps, DEPTH=tile.depth),
             tile.warps, decode_shared(op.head, op.heads // op.key_heads, tile.warps, tile.depth))))
