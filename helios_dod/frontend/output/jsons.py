@@ -44,6 +44,7 @@ class JsonCalls:
         self.in_envelope = State(None, take=self.take_envelope, end=end, kind=RAW,
                                  ready=self.envelope.is_ready, quick=NOT_PLAIN)
         self.in_array = State(None, take=self.take_array, end=end)
+        self.tagged = State(None, take=self.take_tagged, end=end)
         self.in_value = State(None, take=self.take_value, end=end, kind=RAW,
                               ready=self.value.is_inside, quick=NOT_PLAIN)
         self.between = State(None, take=self.take_separators, end=end)
@@ -96,9 +97,23 @@ class JsonCalls:
             self.begin_tagged(word)
 
     def begin_tagged(self, word: str) -> None:
-        """An object between tags. Until it has a name and arguments its text is kept."""
+        """An object between tags, or an array of them. Until the first has a name and arguments
+        its text is kept."""
         self.opening = [word]
-        self.begin_envelope(self.to_closing)
+        self.parser.state = self.tagged
+
+    def take_tagged(self, buffer: str, at: int) -> int:
+        """What stands before the first object."""
+        assert self.opening is not None
+        start = at
+        while at < len(buffer) and buffer[at] in BLANKS:
+            at += 1
+        if at < len(buffer):
+            array = buffer[at] == "["
+            at += array
+            self.begin_envelope(self.to_array if array else self.to_closing)
+        self.opening.append(buffer[start:at])
+        return at
 
     def end(self, rest: str) -> None:
         """The output ended here."""
@@ -275,18 +290,24 @@ class JsonCalls:
         self.begin_head()
 
     def take_array(self, buffer: str, at: int) -> int:
-        """Between the objects of an array; after it nothing counts."""
+        """Between the objects of an array; behind it nothing counts."""
         while at < len(buffer) and buffer[at] in BLANKS + ",":
             at += 1
         if at < len(buffer):
             if buffer[at] == "{":
                 self.begin_envelope(self.to_array)
             else:
-                self.parser.state = self.over
+                self.parser.state = self.closing if self.syntax.close else self.over
         return at
 
     def to_array(self) -> None:
-        self.parser.state = self.in_array if self.envelope.status == DONE else self.over
+        """The object of an array is over. One whose first is no call's is content."""
+        if self.envelope.status == DONE and self.opening is None:
+            self.parser.state = self.in_array
+        elif self.syntax.close:
+            self.to_closing()
+        else:
+            self.parser.state = self.over
 
     def to_over(self) -> None:
         self.parser.state = self.over

@@ -8,6 +8,7 @@ where they agree). Unknown keywords and broken references admit everything.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 VISITS_MAX = 256  # schemas read for one parameter
@@ -43,10 +44,10 @@ class Reader:
 
     def target(self, reference: Any) -> Any:
         """The schema of a local reference, or None."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
         place = self.root
-        for part in reference[1:].split("/")[1:]:
+        for part in unquote(reference).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(place, list) and key.isdecimal() and len(key) < 9:
                 place = place[int(key)] if int(key) < len(place) else None
@@ -155,8 +156,9 @@ def unite(parts: Iterable[Admitted]) -> Admitted:
 def intersect(one: Admitted, other: Admitted) -> Admitted:
     """What both admit; an integer is a number. Contradictions admit what the first does."""
     types = one.types & other.types
-    if "integer" in one.types | other.types and "number" in one.types | other.types:
-        types |= {"integer"} & (one.types | other.types)
+    if any("integer" in some and "number" in more
+           for some, more in ((one.types, other.types), (other.types, one.types))):
+        types |= {"integer"}
     members = one.members if one.members is not None else other.members
     return Admitted(types or one.types, members)
 

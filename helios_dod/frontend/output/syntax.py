@@ -29,7 +29,7 @@ class TagSyntax:
     implicit_ends: bool = True  # the next parameter, or the invocation's end, ends a value
     confirm_close: bool = False  # a closer counts only if markup follows
     lead: str = ""  # newlines that the template writes between content and the first call
-    wrapper_misspelled: tuple[str, ...] = ()
+    wrapper_misspelled: tuple[str, ...] = ()  # openers; '</' for '<' closes them
     orphan: Orphan = Orphan.TEXT
     json_body: bool = False  # an invocation's body may be one JSON object
     malformed_is_text: bool = False  # a malformed invocation and its block are content

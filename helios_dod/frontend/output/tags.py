@@ -56,8 +56,9 @@ class TagCalls:
     def make_states(self, host: dict[str, int]) -> None:
         s, make = self.syntax, self.parser.bound.compiled
         end = self.end
-        section = {s.wrapper_open: WRAPPER, s.wrapper_close: WRAPPER_CLOSE, s.invoke_open: INVOKE,
-                   **host}
+        misspelled = [word.replace("<", "</", 1) for word in s.wrapper_misspelled]
+        closers = dict.fromkeys((s.wrapper_close, *misspelled), WRAPPER_CLOSE)
+        section = {s.wrapper_open: WRAPPER, **closers, s.invoke_open: INVOKE, **host}
         body = {**section, s.invoke_close: INVOKE_CLOSE, s.parameter_open: PARAMETER,
                 s.parameter_close: PARAMETER_CLOSE}
         self.section = State(make("tags.section", section), self.section_text, self.mark, end)
@@ -67,13 +68,13 @@ class TagCalls:
         head = make("tags.head", {">": TAG_END, **host})
         self.invoke_head = State(head, self.head_text, self.invoke_mark, end)
         self.parameter_head = State(head, self.head_text, self.parameter_mark, end)
-        closers = {s.parameter_close: PARAMETER_CLOSE, **host}
+        ends = {s.parameter_close: PARAMETER_CLOSE, **host}
         if s.edge_newlines:
-            closers["\n" + s.parameter_close] = PARAMETER_CLOSE
+            ends["\n" + s.parameter_close] = PARAMETER_CLOSE
         if s.implicit_ends:
             for word, meaning in ((s.parameter_open, PARAMETER), (s.invoke_close, INVOKE_CLOSE)):
-                closers |= {word: meaning, "\n" + word: meaning}
-        marks = make("tags.value", closers)
+                ends |= {word: meaning, "\n" + word: meaning}
+        marks = make("tags.value", ends)
         self.value = State(marks, self.value_text, self.value_mark, end)
         self.string = State(marks, self.value_text, self.value_mark, end, ARGUMENTS)
         self.value_start = State(None, end=end, take=self.take_newline)
@@ -81,11 +82,10 @@ class TagCalls:
         self.confirm = State(make("tags.confirm", confirm), self.confirm_text, self.value_mark, end)
         close = make("tags.close", {s.invoke_close: INVOKE_CLOSE, **host})
         self.json = State(close, self.body.append, self.json_mark, end)
-        over = make("tags.skip", {s.invoke_close: INVOKE_CLOSE, s.wrapper_close: WRAPPER_CLOSE,
-                                  **host})
+        over = make("tags.skip", {s.invoke_close: INVOKE_CLOSE, **closers, **host})
         self.skip = State(over, self.ignore, self.skip_mark, end)
         self.piece = State(None, end=end, take=self.take_piece)
-        rest = make("tags.rest", {s.wrapper_close: WRAPPER_CLOSE, **host})
+        rest = make("tags.rest", {**closers, s.invoke_open: INVOKE, **host})
         self.verbatim = State(rest, self.verbatim_text, self.verbatim_mark)
 
     def openers(self) -> dict[str, int]:
@@ -384,11 +384,12 @@ class TagCalls:
         self.out.text(CONTENT, symbols)
 
     def verbatim_mark(self, meaning: int, word: str) -> None:
-        if meaning >= HOST:
-            self.leave_for(meaning)
-            return
-        self.out.text(CONTENT, word)
-        self.host.leave()
+        """A block with a malformed invocation goes on: a sound one after it is a call."""
+        if meaning == WRAPPER_CLOSE:
+            self.out.text(CONTENT, word)
+            self.host.leave()
+        else:
+            self.mark(meaning, word)
 
     # values
 

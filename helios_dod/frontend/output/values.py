@@ -16,6 +16,7 @@ PYTHON_MAX = 4096  # characters of a sequence in Python's spelling
 ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[0-9a-fA-F]{4})?|u[0-9a-fA-F]{4}|[^u])", re.S)
 LONG_NUMBER = re.compile("[0-9]{4301}").search  # more digits than Python reads as an integer
+POWER_MAX = 5  # characters of an exponent that is read
 ESCAPE_LONGEST = 12  # a surrogate pair
 TYPE_OF_FIRST = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean",
                  "n": "null"}
@@ -105,9 +106,10 @@ def scalar(text: str, admitted: Admitted, python_literals: bool) -> str | None:
 
 
 def is_integral(text: str) -> bool:
-    """Whether a JSON number is written as an integer, or with zeros after the point."""
-    whole, _, fraction = text.partition(".")
-    return "e" not in text.lower() and not fraction.strip("0") and bool(whole)
+    """Whether a JSON number is a whole one, as 3, 3.0 and 2.5e1 are."""
+    digits, _, power = text.lower().partition("e")
+    fraction = digits.partition(".")[2].rstrip("0")
+    return len(power) <= POWER_MAX and len(fraction) <= int(power or 0)
 
 
 def value_of(document: str) -> Any:

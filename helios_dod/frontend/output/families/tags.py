@@ -29,7 +29,8 @@ MARK = "｜DSML｜"
 
 
 def dsml(wrapper: str, invoke: str, parameter: str, *misspelled: str) -> TagSyntax:
-    """DSML with its three tag names."""
+    """DSML with its three tag names. misspelled: wrappers seen instead of its own, another
+    version's among them."""
     return TagSyntax(
         wrapper_open=f"<{MARK}{wrapper}>", wrapper_close=f"</{MARK}{wrapper}>",
         invoke_open=f'<{MARK}{invoke} name="', invoke_close=f"</{MARK}{invoke}>",
@@ -71,6 +72,7 @@ def dsml_output(tool: TagSyntax) -> OutputSyntax:
 FUNCTION_TAGS = function_tags(THINK, "")
 FUNCTION_TAG_LINES = function_tags(THINK_LINES, "\n\n")
 DSML_FUNCTION_CALLS = dsml_output(
-    dsml("function_calls", "invoke", "parameter", "functioncalls"))
-DSML_TOOL_CALLS = dsml_output(dsml("tool_calls", "invoke", "parameter", "toolcalls"))
+    dsml("function_calls", "invoke", "parameter", "functioncalls", "tool_calls"))
+DSML_TOOL_CALLS = dsml_output(
+    dsml("tool_calls", "invoke", "parameter", "toolcalls", "function_calls"))
 DSML_SPACED = dsml_output(dsml(" calls", " invoke", " parameter"))
