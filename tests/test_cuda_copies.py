@@ -172,3 +172,35 @@ def test_an_executor_whose_copies_failed_ends_its_threads_and_says_why(monkeypat
     os.eventfd_write(made.descriptor(), 1)  # as a thread that copies may do yet
     made.close()
     os.close(made.descriptor())
+
+
+@pytest.mark.parametrize("answer, problem", [
+    ("CUDA_ERROR_NOT_READY", r"no program has ended for 0 s, of at most 0: 3 of 5 submissions"),
+    ("CUDA_ERROR_ILLEGAL_ADDRESS", r"a submitted program failed: .*ILLEGAL_ADDRESS")])
+def test_a_device_that_fails_or_never_ends_is_told_once_and_not_watched(
+        monkeypatch, answer, problem):
+    executors = pytest.importorskip("helios_dod.executors.cuda.executor")
+    results = executors.driver.CUresult
+    asked = []
+
+    def query(stream):
+        asked.append(stream)
+        return (getattr(results, answer),)
+
+    monkeypatch.setattr(executors, "Device", lambda ordinal: Device())
+    monkeypatch.setattr(executors, "HANG_S", 0.0)
+    monkeypatch.setattr(executors, "driver", SimpleNamespace(
+        CUresult=results, cuStreamQuery=query))
+    made = executors.CudaExecutor()
+    made.memory = SimpleNamespace(finished=np.array([3], np.int64))
+    made._stream = "stream"
+    made._control[executors.watch.SUBMITTED] = 5
+    made._queued.extend(range(1, 6))
+    made._watch()  # it returns: nothing is left to watch
+    assert 1 <= len(asked) <= 2
+    assert os.eventfd_read(made.descriptor()) >= 2, "three ends and the error"
+    for call in (made.poll, lambda: made.submit(0, 0, 6)):
+        with pytest.raises(copies.DeviceError, match=problem):
+            call()
+    made.close()
+    os.close(made.descriptor())

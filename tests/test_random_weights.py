@@ -81,11 +81,24 @@ def test_every_token_has_a_text_and_bytes_are_tokens(core):
     assert tokenizer.id_to_token(999) == shapes.END and not core.token_bytes().special[:999].any()
 
 
+def test_inspection_says_for_what_its_code_is(core, capsys):
+    assert main(["inspect", str(core.path)]) == 0
+    row = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("code "))
+    manifest = core.manifest()
+    nodes = sum(len(manifest.cuda_bodies[program.cuda_body].nodes) for program in manifest.programs)
+    assert f"cuda, sm_90, {len(manifest.programs)} graphs of {nodes} nodes" in row
+    assert f"{len(manifest.modules)} modules of " in row
+
+
 def test_what_cannot_be_is_named(core, tmp_path, monkeypatch, capsys):
     with pytest.raises(PreparationError, match=r"expected one of llama-3.1-8b.*got none"):
         shapes.checkpoint_of("none")
     assert main(["prepare", "--random-weights", "llama-3.2-1b", "--out", str(tmp_path / "a")]) == 1
     assert "expected target cuda-sm90, got host" in capsys.readouterr().err
+    for target in ("host", "cuda-sm90"):
+        assert main(["prepare", "--random-weights", "nonesuch", "--target", target,
+                     "--out", str(tmp_path / "a")]) == 1
+        assert "expected one of llama-3.1-8b, llama-3.2-1b, smollm2-135m" in capsys.readouterr().err
     assert main(["prepare", "--checkpoint", str(TINY_FILES / "llama2"), "--weights", "fp8",
                  "--out", str(tmp_path / "a")]) == 1
     assert "weights fp8: expected target cuda-sm90, got host" in capsys.readouterr().err

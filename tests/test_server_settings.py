@@ -139,6 +139,8 @@ def test_values_that_no_server_has(name: str, value: str, problem: str) -> None:
     (("--token-us=1",), "--token-us: goes with --executor simulated"),
     (("--pace=real",), "--pace: goes with --executor simulated"),
     (("--record-ticks=5",), "--record-ticks: goes with --record"),
+    (("--executor=simulated", "--random-weights"),
+     "--random-weights: cannot be combined with --executor simulated"),
 ])
 def test_options_without_effect_are_refused(words: tuple[str, ...], problem: str) -> None:
     with pytest.raises(UserError, match=problem):

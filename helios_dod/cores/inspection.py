@@ -30,6 +30,7 @@ def describe(
             "license_first_line": (core.license_text.strip().splitlines() or [""])[0],
         },
         "cache": _describe_cache(manifest, prepared),
+        "code": _describe_code(manifest),
         "speculative_widths": list(prepared.speculative_widths),
         "programs": [{
             "name": program.name, "operation": wire.Operation.Name(program.operation).lower(),
@@ -83,6 +84,21 @@ def _describe_cache(
         "page_tables": [{
             "buffer": manifest.buffers[table.buffer].name, "page_offset": table.page_offset,
             "page_group": table.page_group} for table in cache.tables],
+    }
+
+
+def _describe_code(manifest: wire.ExecutionManifest) -> dict[str, Any]:
+    """What programs are made of. nodes: of one graph of every program."""
+    targets = {program.WhichOneof("code") == "cuda_body" for program in manifest.programs}
+    return {
+        "targets": sorted("cuda" if device else "host" for device in targets),
+        "architectures": sorted({f"sm_{module.architecture}" for module in manifest.modules
+                                 if module.architecture}),
+        "modules": len(manifest.modules),
+        "module_bytes": sum(len(module.cubin) for module in manifest.modules),
+        "graphs": sum(program.WhichOneof("code") == "cuda_body" for program in manifest.programs),
+        "nodes": sum(_steps(manifest, i) for i, program in enumerate(manifest.programs)
+                     if program.WhichOneof("code") == "cuda_body"),
     }
 
 
@@ -193,13 +209,18 @@ def _cache_rows(cache: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _device_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Speculation, tuning, ranks and staging tables."""
+    """Code, speculation, tuning, ranks and staging tables."""
+    code = report["code"]
+    target = ", ".join([*code["targets"], *code["architectures"]])
+    made = (f", {code['graphs']} graphs of {code['nodes']} nodes, {code['modules']} modules of "
+            f"{format_bytes(code['module_bytes'])}") if code["graphs"] else ""
     ranks = [f"{rank['rank']}: " + ", ".join([*rank["weights"], *rank["modules"]])
              for rank in report["ranks"]]
     tuning = [f"{graph['name']} fills {', '.join(graph['outputs'])}" for graph in report["tuning"]]
     staged = [f"{table['name']} in {table['frames']} frames" for table in report["staging_tables"]]
     widths = ", ".join(map(str, report["speculative_widths"]))
     return [
+        ("code", target + made),
         ("widths", f"speculative {widths}" if widths else "1, nothing speculative"),
         ("tuning", "; ".join(tuning) or "none"),
         ("ranks", "; ".join(ranks) or "one, which loads everything"),

@@ -41,11 +41,14 @@ def make_core(
     check_namespace(namespace, target)
     check_target(target, overwrite)  # before the work; the writer looks again under its lock
     key = user_key(key_path)
-    if random_weights is not None and target_device == "host":
-        raise PreparationError("random weights: expected target cuda-sm90, got host")
+    if random_weights is None:
+        opened = open_checkpoint(_given(checkpoint))
+    else:
+        opened = open_shape(random_weights)
+        if target_device == "host":
+            raise PreparationError("random weights: expected target cuda-sm90, got host")
     if weight_type != "bf16" and target_device == "host":
         raise PreparationError(f"weights {weight_type}: expected target cuda-sm90, got host")
-    opened = open_shape(random_weights) if random_weights else open_checkpoint(_given(checkpoint))
     if target_device == "host":
         prepared = prepare(opened, options, recipe)
     else:

@@ -322,6 +322,8 @@ def check_effects(args: argparse.Namespace) -> None:
             (("host", "port"), args.uds is None, "cannot be combined with --uds"),
             (("pace", "step_ms", "token_us", "costs"), args.executor == "simulated",
              "goes with --executor simulated, got --executor core"),
+            (("random_weights",), args.executor == "core",
+             "cannot be combined with --executor simulated, which computes no model"),
             (("record_ticks",), args.record is not None, "goes with --record, which is not given")):
         for name in names:
             if name in args.given and not effective:

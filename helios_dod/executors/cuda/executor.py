@@ -24,6 +24,7 @@ from helios_dod.limits import FRAMES_MAX
 DRAIN_POLL_S = 0.00002
 CACHE_SHARE = 0.88  # of the device memory that weights leave
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+HANG_S = 30.0  # without a finished program before the device is given up; programs take far less
 
 
 class CudaExecutor:
@@ -97,29 +98,40 @@ class CudaExecutor:
         self._thread.start()
 
     def _watch(self) -> None:
-        """Follows submissions; asks the driver only where nothing finishes for long."""
+        """Follows submissions; asks the driver only where nothing finishes for long. Ends with the
+        first error, behind which nothing finishes any more."""
         try:
             self.device.enter()
             control = self._control
-            while not control[watch.STOP]:
+            while not control[watch.STOP] and self._failure is None:
                 control[watch.ASLEEP] = 1
                 if control[watch.SUBMITTED] <= control[watch.SEEN]:
                     os.eventfd_read(self._wake)
                 control[watch.ASLEEP] = 0
+                seen, since = -1, 0.0
                 while watch.follow(control, self.memory.finished) and self._failure is None:
-                    self._ask()
+                    if control[watch.SEEN] != seen:
+                        seen, since = int(control[watch.SEEN]), time.monotonic()
+                    self._ask(time.monotonic() - since)
         except BaseException as error:
             self._failure = DeviceError(f"the thread that watches the device failed: {error}")
             os.eventfd_write(self._done, 1)
 
-    def _ask(self) -> None:
-        """Looks for an error of the device; it stays for good and is told to whoever polls."""
+    def _ask(self, waited: float) -> None:
+        """Looks for an error of the device, or a program that never ends; it stays for good and is
+        told to whoever polls. waited: seconds without a finished program."""
         answer = driver.cuStreamQuery(self._stream)[0]
         results = driver.CUresult
-        if answer in (results.CUDA_SUCCESS, results.CUDA_ERROR_NOT_READY):
+        if answer not in (results.CUDA_SUCCESS, results.CUDA_ERROR_NOT_READY):
+            problem = f"a submitted program failed: cuStreamQuery(stream): {answer.name}"
+        elif waited > HANG_S:
+            submitted, finished = (int(self._control[at]) for at in (watch.SUBMITTED, watch.SEEN))
+            problem = (f"no program has ended for {waited:.0f} s, of at most {HANG_S:.0f}: "
+                       f"{finished} of {submitted} submissions have; cuStreamQuery(stream): "
+                       f"{answer.name}")
+        else:
             return
-        self._failure = DeviceError(
-            f"a submitted program failed: cuStreamQuery(stream): {answer.name}")
+        self._failure = DeviceError(problem)
         os.eventfd_write(self._done, 1)
 
     def submit(self, frame: int, program: int, sequence: int) -> None:
