@@ -32,7 +32,16 @@ class Driver:
         return len(self.nodes) - 1
 
     def cuGraphAddMemcpyNode(self, graph: str, after: list, count: int, copy, context) -> int:
-        self.nodes.append((int(copy.srcHost), int(copy.dstDevice), copy.WidthInBytes))
+        kinds = graphs.driver.CUmemorytype
+        host = copy.srcMemoryType == kinds.CU_MEMORYTYPE_HOST
+        assert copy.dstMemoryType == kinds.CU_MEMORYTYPE_DEVICE and copy.Height == copy.Depth == 1
+        self.nodes.append((int(copy.srcHost if host else copy.srcDevice), int(copy.dstDevice),
+                           copy.WidthInBytes))
+        return len(self.nodes) - 1
+
+    def cuGraphAddMemsetNode(self, graph: str, after: list, count: int, fill, context) -> int:
+        assert (fill.elementSize, fill.height, count) == (1, 1, len(after))
+        self.nodes.append((list(after), int(fill.dst), fill.width, fill.value))
         return len(self.nodes) - 1
 
     def cuGraphAddDependencies(self, graph, before, after, edges, count) -> None:
@@ -122,11 +131,43 @@ def test_addresses_that_do_not_fit_are_refused_by_buffer(driver, changed, messag
         graphs.Resolved(CODE, Memory(), body_of(**changed))
 
 
-def test_nodes_that_are_not_supported_are_refused_by_number():
-    body = body_of()
-    body.nodes.add().fill.nbytes = 4
-    with pytest.raises(DeviceError, match="node 4: fill nodes are not supported"):
-        graphs.Resolved(CODE, Memory(), body)
+def moving(source=0, target=2, offset=8, nbytes=16) -> wire.CudaBody:
+    """A copy from a buffer into another, and a fill behind it."""
+    body = wire.CudaBody()
+    copy = body.nodes.add().copy
+    copy.source.CopyFrom(wire.CudaAddress(buffer=source, offset=32, alignment=16))
+    copy.destination.CopyFrom(wire.CudaAddress(buffer=target, offset=offset))
+    copy.nbytes = nbytes
+    fill = body.nodes.add().fill
+    fill.destination.buffer, fill.nbytes, fill.byte = target, nbytes, 0xA5
+    body.edges.add(before=0, after=1)
+    return body
+
+
+def test_copies_and_fills_are_nodes_with_the_addresses_of_each_frame(driver):
+    resolved = graphs.Resolved(CODE, Memory(), moving())
+    for frame, target in enumerate((0x2000, 0x3008)):
+        driver.nodes = []
+        graphs.Graph(SimpleNamespace(context=0), resolved, frame)
+        assert driver.nodes == [(0x1020, target + 8, 16), ([0], target, 16, 0xA5)]
+
+
+def test_what_copies_and_fills_name_is_bound():
+    manifest = wire.ExecutionManifest(cuda_bodies=[moving(source=1, target=4)])
+    manifest.programs.add(cuda_body=0)
+    from helios_dod.executors.cuda.memory import _used
+
+    assert _used(manifest, [0]) == {1, 4}
+
+
+@pytest.mark.parametrize("changed, message", [
+    ({"nbytes": 481}, "node 0: buffer 'state': offset 32 of 512 bytes, 481 from there on"),
+    ({"nbytes": 249}, "node 0: buffer 'completion': offset 8 of 256 bytes, 249 from there on"),
+    ({"nbytes": 250, "offset": 0, "source": 2}, "node 0: buffer 'completion': offset 32 of 256"),
+])
+def test_copies_and_fills_stay_inside_their_buffers(driver, changed, message):
+    with pytest.raises(DeviceError, match=message):
+        graphs.Resolved(CODE, Memory(), moving(**changed))
 
 
 def test_what_the_driver_refuses_of_a_node_is_told_with_its_number(driver, monkeypatch):

@@ -81,17 +81,22 @@ def _layout(function: Any) -> list[int]:
 def _values(argument: Any, kind: str, memory: Memory) -> tuple[int, ...]:
     """An argument's bits in each frame."""
     if kind == "address":
-        pointer = argument.address
-        bound, offset, alignment = memory.bound(pointer.buffer), pointer.offset, pointer.alignment
-        if offset >= bound.nbytes:
-            raise DeviceError(f"buffer {bound.name!r}: offset {offset} of {bound.nbytes} bytes")
-        addresses = tuple([address + offset for address in bound.address])
-        for address in addresses if alignment else ():
-            if address % alignment:
-                raise DeviceError(f"buffer {bound.name!r}: address {address:#x} is not aligned to "
-                                  f"{alignment} bytes")
-        return addresses
+        return _places(argument.address, memory, 1)
     return (_constant(argument, kind, memory),) * FRAMES_MAX
+
+
+def _places(pointer: Any, memory: Memory, nbytes: int) -> tuple[int, ...]:
+    """Where an address is in each frame, with so many bytes of its buffer behind it."""
+    bound, offset, alignment = memory.bound(pointer.buffer), pointer.offset, pointer.alignment
+    if offset + nbytes > bound.nbytes:
+        raise DeviceError(f"buffer {bound.name!r}: offset {offset} of {bound.nbytes} bytes" + (
+            f", {nbytes} from there on" if nbytes > 1 else ""))
+    addresses = tuple([address + offset for address in bound.address])
+    for address in addresses if alignment else ():
+        if address % alignment:
+            raise DeviceError(f"buffer {bound.name!r}: address {address:#x} is not aligned to "
+                              f"{alignment} bytes")
+    return addresses
 
 
 def _constant(argument: Any, kind: str, memory: Memory) -> int:
@@ -109,13 +114,25 @@ def _constant(argument: Any, kind: str, memory: Memory) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """A node of a body: a kernel's parameters and its first argument, or buffers to ingest."""
+    """A node of a body: a kernel's parameters and its first argument, buffers to ingest, a copy or
+    a fill."""
 
     after: list[int]
     overlapping: list[int]
     kernel: Any = None
     argument: int = 0
     buffers: tuple[int, ...] = ()
+    moved: "Moved | None" = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A copy, or without a source a fill with one byte; addresses are of each frame."""
+
+    source: tuple[int, ...] | None
+    target: tuple[int, ...]
+    nbytes: int
+    byte: int = 0
 
 
 class Resolved:
@@ -143,8 +160,18 @@ class Resolved:
                 values.extend([_values(one, kind, memory)
                                for one, kind in zip(kernel.arguments, kinds, strict=True)])
             else:
-                raise DeviceError(f"node {number}: {kind} nodes are not supported")
+                with naming(f"node {number}"):
+                    self.parts.append(Part(*edges, moved=_moved(node, kind, memory)))
         self.table = np.array(values or [(0,) * FRAMES_MAX], np.uint64).T.copy()  # frame, argument
+
+
+def _moved(node: Any, kind: str, memory: Memory) -> Moved:
+    if kind == "copy":
+        source, target = (_places(place, memory, node.copy.nbytes) for place in (
+            node.copy.source, node.copy.destination))
+        return Moved(source, target, node.copy.nbytes)
+    fill = node.fill
+    return Moved(None, _places(fill.destination, memory, fill.nbytes), fill.nbytes, fill.byte)
 
 
 class Graph:
@@ -159,6 +186,9 @@ class Graph:
         nodes: list[list[Any]] = []  # of the graph, for each of the body
         for part in resolved.parts:
             after = [one for i in part.after for one in nodes[i]]
+            if part.moved is not None:
+                nodes.append([_move(device, graph, after, part.moved, frame)])
+                continue
             if part.kernel is None:
                 nodes.append(_ingest(device, graph, after, resolved.memory, part.buffers, frame))
                 continue
@@ -223,11 +253,28 @@ def _ingest(device: Device, graph: Any, after: list[Any], memory: Memory, buffer
 
 def _staged_copy(device: Device, graph: Any, after: list[Any], source: int, target: int,
                  nbytes: int) -> Any:
+    copy = _copy_to_device(target, nbytes)
+    copy.srcMemoryType, copy.srcHost = driver.CUmemorytype.CU_MEMORYTYPE_HOST, source
+    return call("cuGraphAddMemcpyNode", graph, after, len(after), copy, device.context)
+
+
+def _copy_to_device(target: int, nbytes: int) -> Any:
+    """A copy whose source is still open."""
     copy = driver.CUDA_MEMCPY3D()
-    kinds = driver.CUmemorytype
-    copy.srcMemoryType = kinds.CU_MEMORYTYPE_HOST
-    copy.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE
-    copy.srcHost, copy.dstDevice = source, target
+    copy.dstMemoryType, copy.dstDevice = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE, target
     copy.WidthInBytes = nbytes
     copy.Height = copy.Depth = 1
-    return call("cuGraphAddMemcpyNode", graph, after, len(after), copy, device.context)
+    return copy
+
+
+def _move(device: Device, graph: Any, after: list[Any], moved: Moved, frame: int) -> Any:
+    """Adds a copy or a fill."""
+    if moved.source is not None:
+        copy = _copy_to_device(moved.target[frame], moved.nbytes)
+        copy.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.srcDevice = moved.source[frame]
+        return call("cuGraphAddMemcpyNode", graph, after, len(after), copy, device.context)
+    fill = driver.CUDA_MEMSET_NODE_PARAMS()
+    fill.dst, fill.width, fill.value = moved.target[frame], moved.nbytes, moved.byte
+    fill.elementSize, fill.height = 1, 1
+    return call("cuGraphAddMemsetNode", graph, after, len(after), fill, device.context)

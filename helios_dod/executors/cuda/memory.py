@@ -205,6 +205,10 @@ def _used(manifest: Any, programs: list[int]) -> set[int]:
     for body in {manifest.programs[program].cuda_body for program in programs}:
         for node in manifest.cuda_bodies[body].nodes:
             used.update(node.ingest.buffers)
+            if node.HasField("copy"):
+                used.update((node.copy.source.buffer, node.copy.destination.buffer))
+            if node.HasField("fill"):
+                used.add(node.fill.destination.buffer)
             for argument in node.kernel.arguments:
                 kind = argument.WhichOneof("argument")
                 if kind == "address":
