@@ -59,12 +59,13 @@ class PlainDevice:
     """Executor over numpy arrays; a submission is finished when `submit` returns.
 
     eighths: in programs of more than one row the rows that products of layers read are rounded to
-    e4m3 first, with a factor each, as kernels of weights in e4m3 do."""
+    e4m3 first, with a factor each, as kernels of weights in e4m3 do. real: what F32 values between
+    operations are kept in; float64 with a cache of F32 rounds nothing."""
 
     name = "plain"
 
-    def __init__(self, eighths: bool = False) -> None:
-        self.eighths = eighths
+    def __init__(self, eighths: bool = False, real: type = np.float32) -> None:
+        self.eighths, self.real = eighths, real
 
     def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
              staging_first: Mapping[int, int], world: np.ndarray) -> None:
@@ -79,7 +80,8 @@ class PlainDevice:
                 data = weights[buffer.resource_id][first : first + buffer.resource_nbytes]
                 self.arrays[index] = self.weight(buffer, data)
             elif buffer.kind not in (wire.STAGING, wire.COMPLETION):
-                self.arrays[index] = np.zeros(self.shape(buffer), DTYPES[buffer.dtype])
+                kept = self.real if buffer.dtype == wire.F32 else DTYPES[buffer.dtype]
+                self.arrays[index] = np.zeros(self.shape(buffer), kept)
 
     def shape(self, buffer: Any) -> tuple[int, ...]:
         """Extents of a buffer."""
@@ -202,7 +204,7 @@ class PlainDevice:
         rows, frequencies = self.packed, self.arrays[op.frequencies]
         x = self.at(op.operand)[:rows]
         heads, half = x.reshape(rows, -1, op.head).copy(), len(frequencies)
-        angle = self.at(op.position)[:rows, None, None].astype(np.float32) * frequencies
+        angle = self.at(op.position)[:rows, None, None].astype(self.real) * frequencies
         cos, sin = (f(angle) * np.float32(op.magnitude or 1) for f in (np.cos, np.sin))
         first, second = ((slice(0, half), slice(half, 2 * half)) if op.kind == wire.HALVES
                          else (slice(0, 2 * half, 2), slice(1, 2 * half, 2)))

@@ -2,22 +2,14 @@
 
 import numpy as np
 import pytest
+from kernel_references import PAGE, attention, head_rows, noise, of_bf16, paged, silu, turned
 from native_kernels import CPLUSPLUS, Emulated
 
 from helios_dod.ignition.cuda.native import decode_shared, few_shared
 from helios_dod.ignition.floats import to_bf16
 
 pytestmark = pytest.mark.skipif(CPLUSPLUS is None, reason="no C++ compiler here")
-PAGE = 16
 NEAR = 2.0**-8  # of a result rounded to bf16
-
-
-def of_bf16(bits):
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-def noise(generator, *shape):
-    return to_bf16(generator.standard_normal(shape).astype(np.float32))
 
 
 @pytest.mark.parametrize("rows, columns, tokens, gated, warps, depth, splits", [
@@ -37,21 +29,10 @@ def test_few_product(tmp_path, rows, columns, tokens, gated, warps, depth, split
     wanted = of_bf16(x) @ of_bf16(weight).T
     if gated:
         gate, up = wanted[:, :rows], wanted[:, rows:]
-        wanted = gate / (1 + np.exp(-gate)) * up
+        wanted = silu(gate) * up
         assert np.allclose(of_bf16(out[0]), wanted, rtol=NEAR, atol=1e-3)
     else:
         assert np.allclose(out.sum(axis=0), wanted, rtol=1e-4, atol=1e-3)
-
-
-def attention(position, pages, keys, values, query, new_key, new_value, window, scale):
-    """Of one lane and key head: query [group, head], in float64."""
-    places = [(pages[i // PAGE], i % PAGE) for i in range(position)]
-    k = np.array([*(of_bf16(keys[page, :, at]) for page, at in places), new_key])
-    v = np.array([*(of_bf16(values[page, at]) for page, at in places), new_value])
-    first = max(0, position - window + 1) if window else 0
-    scores = query @ k[first:].T * scale
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return weights @ v[first:] / weights.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +52,8 @@ def test_native_decode_attention(tmp_path, heads, key_heads, head, splits, warps
     kernel = Emulated(tmp_path, "decode.cu", "decode_attention", **constants)
     generator = np.random.default_rng(heads)
     live, stride, epsilon, magnitude, scale = tokens - 1, 20, 1e-5, 1.1, head**-0.5
-    count = tokens * stride
-    table = generator.permutation(count).reshape(tokens, stride).astype(np.int32)
-    keys = noise(generator, count, key_heads, head, PAGE)
-    values = noise(generator, count, key_heads, PAGE, head)
     slot = generator.permutation(tokens).astype(np.int32)
-    for lane, where in enumerate(positions):  # whatever lies behind the history
-        for column in range(stride):
-            page, seen = table[slot[lane], column], np.clip(where - column * PAGE, 0, PAGE)
-            keys[page, :, :, seen:], values[page, :, seen:] = 0x7FC0, 0x7FC0
+    table, keys, values = paged(generator, positions, slot, stride, key_heads, head)
     before = keys.copy(), values.copy()
     columns = (heads + 2 * key_heads) * head
     product = generator.standard_normal((partials, tokens, columns)).astype(np.float32)
@@ -94,30 +68,18 @@ def test_native_decode_attention(tmp_path, heads, key_heads, head, splits, warps
     summed = product.astype(np.float64).sum(axis=0) + (bias if "BIAS" in flags else 0)
     for lane in range(live):
         where, pages = positions[lane], table[slot[lane]]
-        rows = summed[lane].reshape(-1, head)
-        if "NORM" in flags:
-            rows = rows.copy()
-            for index, weight in ((slice(0, heads), norms[0]),
-                                  (slice(heads, heads + key_heads), norms[1])):
-                part = rows[index]
-                rms = np.sqrt((part**2).mean(axis=1, keepdims=True) + epsilon)
-                rows[index] = part / rms * weight
-        turned = rows.copy()
-        angle = where * frequencies.astype(np.float64)
-        pairs = (np.arange(half) * 2, np.arange(half) * 2 + 1) if "INTERLEAVED" in flags else (
-            np.arange(half), np.arange(half) + half)
-        a, b = rows[:, pairs[0]], rows[:, pairs[1]]
-        turned[:, pairs[0]] = (a * np.cos(angle) - b * np.sin(angle)) * magnitude
-        turned[:, pairs[1]] = (b * np.cos(angle) + a * np.sin(angle)) * magnitude
+        rows = head_rows(summed[lane], heads, key_heads, head,
+                         norms if "NORM" in flags else None, epsilon)
+        spun = turned(rows, where, frequencies, "INTERLEAVED" in flags, magnitude)
         for j in range(key_heads):
             page = pages[where // PAGE]
             key = of_bf16(keys[page, j, :, where % PAGE])
             value = of_bf16(values[page, j, where % PAGE])
-            assert np.allclose(key, turned[heads + j], rtol=NEAR, atol=1e-3)
+            assert np.allclose(key, spun[heads + j], rtol=NEAR, atol=1e-3)
             assert np.allclose(value, rows[heads + key_heads + j], rtol=NEAR, atol=1e-6)
             before[0][page, j, :, where % PAGE] = keys[page, j, :, where % PAGE]
             before[1][page, j, where % PAGE] = values[page, j, where % PAGE]
-            query = of_bf16(to_bf16(turned[j * group : (j + 1) * group].astype(np.float32)))
+            query = of_bf16(to_bf16(spun[j * group : (j + 1) * group].astype(np.float32)))
             wanted = attention(where, pages, keys[:, j], values[:, j], query, key, value, window,
                                scale)
             found = of_bf16(output[lane].reshape(heads, head)[j * group : (j + 1) * group])

@@ -35,14 +35,16 @@ LANES = 32
 TOKENS = 64
 CHUNK = 512
 PAGES = 2048
+EXACT = 4  # prompts whose logits are computed in float64
+LOGITS_RMS = 2e-2  # relative, of bf16 against float64
 TOP = 8
 DRAWS = 4096
 SERIES = 8
 
 
-def core(checkpoint: str) -> Any:
+def core(checkpoint: str, **fields: Any) -> Any:
     """The checkpoint prepared for the host, with every matrix rounded to bf16."""
-    options = Options(lanes=LANES, context=8192, packed=(64, CHUNK))
+    options = Options(lanes=LANES, context=8192, packed=(64, CHUNK), **fields)
     return prepare(dense_checkpoint(open_checkpoint(Path(checkpoint))), options)
 
 
@@ -106,14 +108,32 @@ def host(checkpoint: str, path: str) -> None:
     from helios_dod.executors.host.executor import HostExecutor
 
     harness = Harness(core(checkpoint), HostExecutor(), slots=LANES, pages=PAGES)
+    precise = exact(checkpoint)
     begun = time.monotonic()
     tokens, ids, values = generate(harness)
     print(f"host: {len(tokens)} prompts in {time.monotonic() - begun:.1f} s")
     harness.admit(0)
     first = harness.prefill({0: prompts()[0]})
     np.savez_compressed(path, tokens=tokens, ids=ids, values=values, first=first,
-                        logits=harness.logits(1)[0])
+                        logits=harness.logits(1)[0], exact=precise)
     harness.close()
+
+
+def exact(checkpoint: str) -> np.ndarray:
+    """Logits behind the first EXACT prompts in float64, nothing rounded: [EXACT, vocabulary]."""
+    harness = Harness(core(checkpoint, cache="f32"), PlainDevice(real=np.float64), slots=LANES,
+                      pages=64)
+    return np.array([last_logits(harness, text) for text in prompts()[:EXACT]])
+
+
+def last_logits(harness: Harness, text: list[int]) -> np.ndarray:
+    """Logits behind a prompt of at most CHUNK tokens."""
+    assert len(text) <= CHUNK
+    harness.admit(0)
+    harness.prefill({0: text})
+    logits = np.array(harness.logits(1)[0])
+    harness.release(0)
+    return logits
 
 
 def compare(known: Any, tokens: np.ndarray) -> None:
@@ -155,6 +175,11 @@ def cuda(checkpoint: str, path: str, *saved: str) -> None:
     harness.admit(0)
     harness.prefill({0: prompts()[0]})
     report_logits(known, harness.logits(1)[0])
+    for number, wanted in enumerate(known["exact"]):
+        found = last_logits(harness, prompts()[number]).astype(np.float64)
+        rms = np.sqrt(((found - wanted) ** 2).mean() / (wanted**2).mean())
+        print(f"logits of prompt {number} against float64: rms {rms:.5f} relative, "
+              f"{'within' if rms < LOGITS_RMS else 'BEYOND'} {LOGITS_RMS}", flush=True)
     sampling(harness)
     contain(harness)
     harness.close()
