@@ -123,7 +123,7 @@ def decode(report: Report, args: argparse.Namespace) -> None:
     for name in ("8b", "1b"):
         text = report.run(f"decode-{name}", 100, "perf/h200/measure.py", "decode", name, "1", "8",
                           "64", STEPS=str(steps))
-        loaded = re.search(r"graphs (\d+) ms.*?(\d+) graphs of (\d+) nodes", text.replace("'", ""))
+        loaded = re.search(r"graphs: (\d+) ms.*?(\d+) graphs of (\d+) nodes", text.replace("'", ""))
         if loaded:
             graphs_s = int(loaded[1]) / 1e3
             report.put("start", f"{name}, {loaded[2]} graphs of {loaded[3]} nodes", f"{graphs_s} s",
