@@ -174,3 +174,12 @@ def test_two_functions_of_one_code_are_told_apart():
     check_functions(manifest, PAGE_TOKENS)
     kernel_of(manifest).function = 1
     assert "8192 bytes of weight [ROWS, COLUMNS]" in refused(manifest).expected
+
+
+def test_what_is_declared_is_bounded_as_a_whole():
+    manifest = made()
+    for _ in range(4000):
+        manifest.modules[0].functions.add().CopyFrom(function_of())
+    error = refused(manifest)
+    assert error.field.startswith("manifest.modules[0].functions[")
+    assert "at most 65536 constants, parameters, axes and factors" in error.expected

@@ -20,6 +20,7 @@ CONSTANTS_MAX = 64  # of one function
 AXES_MAX = 8  # of one parameter,
 FACTORS_MAX = 8  # and names of one axis
 CONSTANT_MAX = 2**31  # magnitude
+DECLARED_MAX = 65_536  # constants, parameters, axes and factors of a manifest
 # The arguments that a parameter may be given.
 NUMBERS: dict[int, tuple[str, ...]] = {
     wire.I32: ("word", "extent", "row_bytes"), wire.F32: ("real",), wire.U64: ("words",)}
@@ -72,6 +73,7 @@ class _Shapes:
 
 def check_functions(manifest: wire.ExecutionManifest, page_tokens: int) -> None:
     """Raises ContractError, naming the field. Modules, bodies and buffers are checked already."""
+    _check_size(manifest)
     declared = [[_declared(function, f"manifest.modules[{i}].functions[{j}]")
                  for j, function in enumerate(module.functions)]
                 for i, module in enumerate(manifest.modules)]
@@ -94,6 +96,17 @@ def check_functions(manifest: wire.ExecutionManifest, page_tokens: int) -> None:
                 _check_launch(node.kernel, declared[node.kernel.module], shapes, most,
                               f"manifest.cuda_bodies[{i}].nodes[{j}].kernel")
                 right.add(key)
+
+
+def _check_size(manifest: wire.ExecutionManifest) -> None:
+    """Bounds what is kept of declarations, before any is."""
+    total = 0
+    for i, module in enumerate(manifest.modules):
+        for j, function in enumerate(module.functions):
+            total += 1 + len(function.constants) + len(function.parameters) + sum(
+                1 + len(axis.factors) for one in function.parameters for axis in one.shape)
+            require(total <= DECLARED_MAX, f"manifest.modules[{i}].functions[{j}]",
+                    f"at most {DECLARED_MAX} constants, parameters, axes and factors in all", total)
 
 
 def _declared(function: wire.CudaFunction, at: str) -> _Function:
