@@ -122,6 +122,17 @@ def test_both_frames_have_their_own_addresses_and_the_same_nodes(driver):
         assert third == ([], (1, 1, 1), 0, [])
 
 
+def test_bodies_share_what_is_known_of_their_arguments(driver):
+    known, memory = {}, Memory()
+    first = graphs.Resolved(CODE, memory, body_of(), known)
+    assert len(known) == 8 and all(len(bits) == 2 for _, bits in known.values())
+    memory.bound = None  # nothing is looked up again
+    second = graphs.Resolved(CODE, memory, body_of(), known)
+    assert (first.table == second.table).all()
+    with pytest.raises(TypeError):
+        graphs.Resolved(CODE, memory, body_of(offset=48), known)
+
+
 @pytest.mark.parametrize("changed, message", [
     ({"alignment": 256}, "buffer 'state': address 0x1020 is not aligned to 256"),
     ({"offset": 512}, "buffer 'state': offset 512 of 512"),

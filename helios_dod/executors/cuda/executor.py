@@ -79,10 +79,11 @@ class CudaExecutor:
         self._code = Code(self.device, manifest)
         self._stream = call("cuStreamCreate", NON_BLOCKING)
         self.graphs: dict[tuple[int, int], Graph] = {}
+        known: dict[bytes, tuple[str, tuple[int, ...]]] = {}
         for index in chosen:
             body = manifest.cuda_bodies[manifest.programs[index].cuda_body]
             with naming(f"program {manifest.programs[index].name!r}"):
-                resolved = Resolved(self._code, self.memory, body)
+                resolved = Resolved(self._code, self.memory, body, known)
                 for frame in range(FRAMES_MAX):
                     self.graphs[frame, index] = Graph(self.device, resolved, frame)
         for graph in self.graphs.values():

@@ -78,8 +78,19 @@ def _layout(function: Any) -> list[int]:
         sizes.append(int(size))
 
 
+def _resolve(argument: Any, memory: Memory, known: dict[bytes, tuple[str, tuple[int, ...]]]
+             ) -> tuple[str, tuple[int, ...]]:
+    """An argument's kind, and its bits in each frame; it is known from now on."""
+    kind = argument.WhichOneof("argument")
+    found = kind, _values(argument, kind, memory)
+    known[argument.SerializeToString()] = found
+    return found
+
+
 def _values(argument: Any, kind: str, memory: Memory) -> tuple[int, ...]:
-    """An argument's bits in each frame."""
+    """An argument's bits in each frame; of live counts none, which no function takes."""
+    if kind == "live":
+        return (0,) * FRAMES_MAX
     if kind == "address":
         return _places(argument.address, memory, 1)
     return (_constant(argument, kind, memory),) * FRAMES_MAX
@@ -137,10 +148,14 @@ class Moved:
 
 class Resolved:
     """A body with every argument resolved, which its graphs of both frames are made of: walking its
-    messages takes as long as building a graph does."""
+    messages takes as long as building a graph does.
 
-    def __init__(self, code: Code, memory: Memory, body: Any) -> None:
-        self.memory = memory
+    known: kind and bits of arguments by their bytes, which bodies of one memory share: of tens of
+    thousands of arguments few differ."""
+
+    def __init__(self, code: Code, memory: Memory, body: Any,
+                 known: dict[bytes, tuple[str, tuple[int, ...]]] | None = None) -> None:
+        self.memory, known = memory, {} if known is None else known
         self.shared_percent = body.shared_percent if body.HasField("shared_percent") else None
         self.parts: list[Part] = []
         before: dict[int, tuple[list[int], list[int]]] = {}  # node -> full, overlapping edges
@@ -154,11 +169,11 @@ class Resolved:
                 self.parts.append(Part(*edges, buffers=tuple(node.ingest.buffers)))
             elif kind == "kernel":
                 kernel = node.kernel
-                kinds = [one.WhichOneof("argument") for one in kernel.arguments]
-                parameters = _parameters(code.function(kernel, kinds), kernel)
-                self.parts.append(Part(*edges, parameters, len(values)))
-                values.extend([_values(one, kind, memory)
-                               for one, kind in zip(kernel.arguments, kinds, strict=True)])
+                found = [known.get(one.SerializeToString()) or _resolve(one, memory, known)
+                         for one in kernel.arguments]
+                function = code.function(kernel, [kind for kind, _ in found])
+                self.parts.append(Part(*edges, _parameters(function, kernel), len(values)))
+                values.extend([bits for _, bits in found])
             else:
                 with naming(f"node {number}"):
                     self.parts.append(Part(*edges, moved=_moved(node, kind, memory)))
