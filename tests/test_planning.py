@@ -18,7 +18,7 @@ from helios_dod.simulation import charts
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.planning import Planner, Targets, part_of
 from helios_dod.simulation.roofline import Device, Work, roofline, work_of
-from helios_dod.simulation.traces import drawn_trace, make_trace
+from helios_dod.simulation.traces import drawn_trace, make_trace, write_trace
 
 MACHINE = Machine(lanes=8, prefill_tokens=256, pages=8 * 24, vocabulary=997, context_tokens=384,
                   cost=FixedCost(5_000_000, 50_000))
@@ -156,3 +156,20 @@ def test_text_of_a_page_is_text():
     shown = charts.page("<b>", "&", [("<i>", charts.table(("<u>",), [["<s>", 3.0]]))])
     assert not {"b", "i", "u", "s"} & set(Page(shown).tags)
     assert charts.number(1234567.0) == "1.2e6" and charts.number(0.5) == "0.5"
+
+
+def test_a_plan_may_speculate(tmp_path, capsys, monkeypatch):
+    """Steps that cost the same for every row: right drafts serve what plain decode cannot."""
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    core, costs = tmp_path / "my.core", tmp_path / "costs.json"
+    make_core(TINY / "smollm2", core, Options(lanes=8, packed=(64, 128)), namespace="test")
+    costs.write_text(json.dumps({"format": 1, "host_ns": 0, "operations": {
+        name: {"bytes": {"program": 10_000_000_000}} for name in OPERATIONS}}))
+    words = ["plan", "--core", str(core), "--trace", str(tmp_path / "t.jsonl"), "--ttft-ms", "900",
+             "--between-ms", "7", "--costs", str(costs), "--jobs", "1", "--json",
+             "--replicas-max", "2"]
+    write_trace(make_trace(np.zeros(4), np.full(4, 20), np.full(4, 60)), tmp_path / "t.jsonl")
+    assert main(words) == 1, "10 ms a token"
+    capsys.readouterr()
+    assert main([*words, "--drafts", "3", "--accept", "0.9", "--output-limit", "70"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["between_p99_ms"] < 7

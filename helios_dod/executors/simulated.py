@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from helios_dod.contract.prepared import PreparedContract
+from helios_dod.executors.acceptance import NO_MODEL, Acceptance
 from helios_dod.executors.base import Geometry
 from helios_dod.executors.costs import FEATURES, Costs, FixedCost
 from helios_dod.executors.histories import Histories
@@ -101,8 +102,11 @@ class SimulatedExecutor:
     reads_weights = False
 
     def __init__(self, contract: PreparedContract, clock: VirtualClock,
-                 cost: Costs | FixedCost, accept: int = 60) -> None:
-        """accept: per cent of the drafts that equal what the target draws."""
+                 cost: Costs | FixedCost, accept: int = 60,
+                 acceptance: Acceptance | None = None) -> None:
+        """accept: per cent of the drafts that equal what the target draws; a model of acceptance
+        counts instead."""
+        self.model = NO_MODEL if acceptance is None else acceptance.model
         self.contract, self.clock, self.cost, self.accept = contract, clock, cost, accept
         self.refusals = 0  # speculative programs to come that a rank rejects
         self.copy_cost = CopyCost()
@@ -270,9 +274,9 @@ class SimulatedExecutor:
         self.refusals -= refused
         at, others = self.at[program], self.histories
         propose_round(self.world, frame, at, chosen.drafts, chosen.packed, self.page_tokens,
-                      self.contract.vocabulary, self.accept, EMPTY_HISTORY, self.table, self.cache,
-                      self.pending, self.endpoint, self.seeds, self.drafts, self.confidence[frame],
-                      self.lengths)
+                      self.contract.vocabulary, self.accept, self.model, EMPTY_HISTORY, self.table,
+                      self.cache, self.pending, self.endpoint, self.seeds, self.drafts,
+                      self.confidence[frame], self.lengths)
         if others is not None:
             others.follow_round(self.world, frame, at, program, self.table, self.cache,
                                 self.pending, self.endpoint, self.drafts, self.lengths,

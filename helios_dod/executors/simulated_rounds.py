@@ -1,12 +1,14 @@
 """Speculative programs of the simulated device: drafts, confidence, allocation, verification.
 
 A draft is the token that the target would draw, or another one, as a hash decides: so acceptance is
-what a test asks for, and the target's tokens are those of plain decode whatever is drafted.
+what a test or a model (acceptance.py) asks for, and the target's tokens are those of plain decode
+whatever is drafted. Without a model a draft's confidence knows in part whether it is right.
 `allocate_prefixes` is the reference that device code is compared with.
 """
 
 import numpy as np
 
+from helios_dod.executors.acceptance import foretell
 from helios_dod.executors.simulated_device import (
     NONE,
     advance,
@@ -95,19 +97,23 @@ def history_at(position, slot, page_tokens, table, cache, empty):
 
 
 @kernel
-def propose(words, at, lane, count, start, history, seed, vocabulary, accept, drafts, confidence):
-    """Fills drafts[lane, :count] behind the pending token's record, and their confidence."""
+def propose(words, at, lane, count, start, history, seed, vocabulary, accept, model, drafts,
+            confidence):
+    """Fills drafts[lane, :count] behind the pending token's record, and their confidence. accept:
+    per cent that are right, unless there is a model."""
     copied = candidates_of(words, at, lane, start)
     for i in range(count):
         truth = draw(history, seed, vocabulary)
         chance = mix(history ^ np.uint64(0xA5A5A5A5))
         hit = np.int64(chance % np.uint64(100)) < accept
+        sure = np.float32(chance >> np.uint64(40)) / np.float32(1 << 24)  # in [0, 1)
+        confidence[lane, i] = (sure + np.float32(hit)) / np.float32(2)
+        if model.shape[0] > 0:
+            hit, confidence[lane, i] = foretell(model, seed, start + i, i)
         token = truth if hit else np.int32((truth + 1) % vocabulary)
         if i < copied:
             token = words[at[SOURCE_CANDIDATE_TOKENS] + lane * count + i]
         drafts[lane, i] = token
-        sure = np.float32(chance >> np.uint64(40)) / np.float32(1 << 24)  # in [0, 1)
-        confidence[lane, i] = (sure + np.float32(hit)) / np.float32(2)
         history = record(history, token)
 
 
@@ -151,8 +157,8 @@ def lengths_of(words, at, lanes, packed, confidence, lengths):
 
 
 @kernel
-def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, accept, empty,
-                  table, cache, pending, endpoint, seeds, drafts, confidence, lengths):
+def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, accept, model,
+                  empty, table, cache, pending, endpoint, seeds, drafts, confidence, lengths):
     """The first half of a complete speculative program: drafts and target rows of each lane.
 
     drafts, confidence: [lanes, drafts] of this frame; lengths: [lanes]."""
@@ -166,8 +172,23 @@ def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary
         start = endpoint[slot]
         history = history_at(start, slot, page_tokens, table, cache, empty)
         propose(words, at, lane, draft_count, start, record(history, pending[slot]), seeds[slot],
-                vocabulary, accept, drafts, confidence)
+                vocabulary, accept, model, drafts, confidence)
     lengths_of(words, at, lanes, packed, confidence, lengths)
+
+
+@kernel
+def report(world, frame, at, lane, offered, emitted, endpoint, status):
+    """What a round says of one lane; it has no draft cursor."""
+    words, done = world[0].staging.words[frame], world[0].completions
+    done.slot[frame, lane] = words[at[SOURCE_SLOT] + lane]
+    done.generation[frame, lane] = words[at[SOURCE_GENERATION] + lane]
+    done.status[frame, lane] = status
+    done.offered[frame, lane] = offered
+    done.accepted[frame, lane] = max(emitted - 1, 0)
+    done.emitted[frame, lane] = emitted
+    done.endpoint[frame, lane] = endpoint
+    done.cursor[frame, lane] = NONE
+    done.reserved[frame, lane] = NONE
 
 
 @kernel
@@ -193,14 +214,7 @@ def verify_round(world, frame, at, width, page_tokens, vocabulary, lag, refused,
                 done.tokens[frame, lane])
         endpoint[slot] = start + emitted
         rows += lengths[lane]
-        done.slot[frame, lane] = slot
-        done.generation[frame, lane] = words[at[SOURCE_GENERATION] + lane]
-        done.status[frame, lane] = status[slot]
-        done.offered[frame, lane] = lengths[lane] - 1
-        done.accepted[frame, lane] = max(emitted - 1, 0)
-        done.emitted[frame, lane] = emitted
-        done.endpoint[frame, lane] = endpoint[slot]
+        report(world, frame, at, lane, lengths[lane] - 1, emitted, endpoint[slot], status[slot])
         done.cursor[frame, lane] = max(endpoint[slot] - lag, 0) if lag >= 0 else NONE
-        done.reserved[frame, lane] = NONE
     done.aggregate[frame] = rows
     done.agreement[frame] = not refused

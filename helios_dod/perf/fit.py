@@ -1,4 +1,5 @@
-"""`python -m helios_dod.perf fit`: costs of programs from flight recordings of real runs.
+"""`python -m helios_dod.perf fit`: costs of programs, and how often drafts are right, from flight
+recordings of real runs.
 
 Each operation's duration is a sum of its features (costs.FEATURES) with coefficients that are not
 negative; programs that the device waited for also take the host's time. Relative errors count, and
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from helios_dod.errors import UserError
+from helios_dod.executors.acceptance import ONE, fitted
 from helios_dod.executors.costs import (
     FEATURES,
     OPERATIONS,
@@ -96,7 +98,7 @@ def design(steps: Steps, rows: list[int]) -> np.ndarray:
 def only(steps: Steps, kept: np.ndarray) -> Steps:
     """Some of the programs."""
     return Steps(steps.operation[kept], steps.features[kept], steps.duration_ns[kept],
-                 steps.idle[kept])
+                 steps.idle[kept], steps.drafts)
 
 
 def pools(steps: Steps) -> list[tuple[list[int], Steps]]:
@@ -152,15 +154,21 @@ def fit(steps: Steps) -> tuple[Costs, dict[str, Any]]:
 
 def joined(parts: list[Steps]) -> Steps:
     """Of several recordings."""
-    return Steps(*(np.concatenate([getattr(part, name) for part in parts])
-                   for name in ("operation", "features", "duration_ns", "idle")))
+    operation, features, duration, idle = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("operation", "features", "duration_ns", "idle"))
+    return Steps(operation, features, duration, idle,
+                 np.sum([part.drafts for part in parts], axis=0))
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes costs; prints what they were fitted to and how well."""
     check_target(options.out)
-    costs, report = fit(joined([observe_file(path).steps for path in options.recordings]))
-    plain = costs.plain()
+    steps = joined([observe_file(path).steps for path in options.recordings])
+    costs, report = fit(steps)
+    plain, acceptance = costs.plain(), fitted(*steps.drafts)
+    if acceptance is not None:
+        plain["acceptance"] = acceptance.plain()
     options.out.write_text(json.dumps({**plain, "fitted": report, "machine": machine()}, indent=1))
     if options.json:
         print(json.dumps({"machine": machine(), "costs": plain, **report}))
@@ -174,6 +182,9 @@ def run(options: argparse.Namespace) -> int:
                          for count, value in scaled.items())
         print(f"{name}: {part['samples']} programs, median {part['median_ms']:g} ms, off by "
               f"{part['off_median']:.1%} (p90 {part['off_p90']:.1%}): {terms}")
+    if acceptance is not None:
+        print("drafts that were right, by place: " + ", ".join(
+            f"{chance / ONE:.1%}" for chance in acceptance.chances))
     print(f"operations that were not seen take the coefficients of those like them: "
           f"{', '.join(report['pooled'])}", file=sys.stderr)
     return 0

@@ -20,6 +20,7 @@ from helios_dod.executors.costs import FixedCost, read_costs
 from helios_dod.perf.machine import machine
 from helios_dod.progress import Progress
 from helios_dod.recording import check_target
+from helios_dod.simulation.drafting import add_drafting_arguments, drafting_of
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.observed import observe_file
 from helios_dod.simulation.study import Outcome, Study
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--write-trace", type=Path, help="also write the load: .jsonl, or .parquet (pyarrow)")
     add("--repeats", type=positive, default=5,
         help="of the speed measurement (default %(default)s)")
+    add_drafting_arguments(parser)
     add_trace_arguments(parser)
 
 
@@ -95,6 +97,7 @@ def run(options: argparse.Namespace) -> int:
         round(options.step_ms * 1e6), round(options.token_us * 1e3))
     made = Machine(lanes=options.lanes, prefill_tokens=options.prefill_tokens,
                    pages=options.pages, cost=cost)
+    made = drafting_of(options, made, options.costs)
     if options.trace is None and options.shape is None and options.recording is None:
         result: dict[str, Any] = speed(made, options.repeats)
         shown = [f"{name}: {part['times_real_time']} x real time ({part['lowest']} to "
@@ -103,13 +106,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         if options.recording is not None:
             seen = observe_file(options.recording)
-            made, trace = replace(seen.machine, cost=cost), seen.trace
+            made = drafting_of(options, replace(seen.machine, cost=cost), options.costs)
+            trace = seen.trace
         else:
             trace = trace_of(options)
         if options.write_trace is not None:
             check_target(options.write_trace)
             write_trace(trace, options.write_trace)
-        study = Study(made, trace, options.concurrency, options.seed)
+        study = Study(made, trace, options.concurrency, options.seed, options.output_limit)
         with Progress("simulating", len(trace), "requests") as progress:
             result = summary(study.run(progress))
         shown = lines(result)
@@ -134,8 +138,10 @@ def mixed_trace(count: int) -> Trace:
 def speed(made: Machine, repeats: int) -> dict[str, Any]:
     """Simulated over real time, end to end: arrivals, ticks, device, events. Medians."""
     running = max(1, round(made.lanes * MIXED_SHARE))
-    rounds = MIXED_STEPS // 128 + 4
-    loads = {"steady": (steady_trace(made, WARM_STEPS + STEADY_STEPS + 64), 0, STEADY_STEPS),
+    each = made.drafts + 1  # tokens of a step at most
+    rounds = MIXED_STEPS * each // 128 + 4
+    loads = {"steady": (steady_trace(made, (WARM_STEPS + STEADY_STEPS) * each + 64), 0,
+                        STEADY_STEPS),
              "mixed": (mixed_trace(running * rounds), running, MIXED_STEPS)}
     result = {}
     for name, (trace, concurrency, steps) in loads.items():
@@ -176,6 +182,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "cached_prompt_tokens": int(outcome.cached_tokens.sum()),
         "ttft_ms": spread(outcome.ttft_ns), "latency_ms": spread(outcome.latency_ns),
         "between_tokens_ms": {f"p{p}": round(outcome.gap_ns(p) / 1e6, 3) for p in PERCENTILES},
+        "drafts_offered": outcome.counters["drafts_offered"],
+        "drafts_accepted": outcome.counters["drafts_accepted"],
         "counters": outcome.counters, "digest": outcome.digest,
     }
 
@@ -194,6 +202,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         f"arrival to end, ms: {told(result['latency_ms'])}",
         f"prompt tokens from the cache: {result['cached_prompt_tokens']}; preempted "
         f"{result['counters']['preempted']} times",
+        f"drafts: {result['drafts_accepted']} accepted of {result['drafts_offered']} in "
+        f"{result['counters']['rounds_speculative']} rounds",
         f"{result['wall_s']:g} s of real time, {result['times_real_time']:g} x; "
         f"{result['steps']} steps",
         f"digest {result['digest']}"]

@@ -4,12 +4,13 @@ A recorded engine's ticks run again, so nothing had to be measured while it serv
 of ticks: a program's end is when the engine noticed it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from helios_dod.errors import UserError
+from helios_dod.executors.acceptance import PLACES_MAX
 from helios_dod.executors.costs import FEATURES, count_features
 from helios_dod.recording import Crash, Divergence, File, first_world, load, replay
 from helios_dod.simulation.machine import Machine
@@ -21,9 +22,12 @@ from helios_dod.terms import (
     EGRESS_TOKEN,
     FRAME_SUBMITTED,
     INGRESS_SUBMIT,
+    OP_SPECULATIVE,
+    STATUS_RUNNING,
 )
 from helios_dod.world import digest
 
+LANES = FEATURES.index("lanes")
 GROUP_TOKENS = 16  # prompts that begin with the same ones share a prefix
 
 
@@ -36,6 +40,8 @@ class Steps:
     features: np.ndarray  # int64 [n, 6], in the order of costs.FEATURES
     duration_ns: np.ndarray  # int64 [n]
     idle: np.ndarray  # bool [n]
+    # int64 [2, places]: drafts that were verified behind accepted ones, and the accepted, by place
+    drafts: np.ndarray = field(default_factory=lambda: np.zeros((2, PLACES_MAX), np.int64))
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,13 @@ class Observer:
         self.finished = int(frames["finished_sequence"])
         self.seen = world[0]["ingress"]["seen"].copy()
         self.sent = world[0]["egress"]["end"][:, 0].copy()
-        self.launched: dict[int, tuple[int, int, np.ndarray]] = {}
+        self.launched: dict[int, tuple[int, int, np.ndarray, int]] = {}
         self.steps: list[tuple[int, np.ndarray, int, bool]] = []
         self.live: dict[tuple[int, int], Request] = {}
         self.ended: list[Request] = []
         self.gaps = np.zeros(GAP_BINS, np.int64)
         self.free_ns = 0
+        self.drafts = np.zeros((2, PLACES_MAX), np.int64)
 
     def see(self, world: np.ndarray) -> None:
         """One tick more."""
@@ -91,9 +98,12 @@ class Observer:
         ended = [self.launched.pop(sequence, None)
                  for sequence in range(self.finished + 1, finished + 1)]
         if len(ended) == 1 and ended[0] is not None:  # of two that end together neither is known
-            since, operation, features = ended[0]
+            since, operation, features, _ = ended[0]
             self.steps.append((operation, features, now - max(since, self.free_ns),
                                since >= self.free_ns))
+        for flown in ended:
+            if flown is not None and flown[1] == OP_SPECULATIVE:
+                self._drafts(world[0]["completions"], flown[3], int(flown[2][LANES]))
         if ended:
             self.free_ns = now
         self.finished = finished
@@ -102,8 +112,19 @@ class Observer:
             features = np.zeros(len(FEATURES), np.int64)
             count_features(world, frame, features)
             operation = int(world[0]["programs"]["operation"][frames["program"][frame]])
-            self.launched[int(frames["sequence"][frame])] = now, operation, features
+            self.launched[int(frames["sequence"][frame])] = now, operation, features, frame
         self.newest = int(frames["next_sequence"]) - 1
+
+    def _drafts(self, done: np.void, frame: int, lanes: int) -> None:
+        """Counts a round's drafts as the scheduler does: behind an end none was refused."""
+        if not done["agreement"][frame]:
+            return
+        accepted = done["accepted"][frame, :lanes]
+        going = done["status"][frame, :lanes] == STATUS_RUNNING
+        offered = np.where(going, done["offered"][frame, :lanes], accepted)
+        for place in range(PLACES_MAX):
+            self.drafts[0, place] += int(((offered > place) & (accepted >= place)).sum())
+            self.drafts[1, place] += int((accepted > place).sum())
 
     def _arrivals(self, world: np.ndarray, now: int) -> None:
         ring = world[0]["ingress"]
@@ -191,7 +212,7 @@ def observe(file: File) -> Observation:
         digest=digest(world))
     operation, features, duration, idle = zip(*observer.steps, strict=True)
     steps = Steps(np.array(operation, np.int64), np.array(features, np.int64),
-                  np.array(duration, np.int64), np.array(idle, bool))
+                  np.array(duration, np.int64), np.array(idle, bool), observer.drafts)
     return Observation(steps, trace, outcome, machine_of(world))
 
 

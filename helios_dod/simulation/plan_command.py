@@ -16,6 +16,7 @@ from helios_dod.executors.costs import Costs, read_costs
 from helios_dod.progress import format_bytes
 from helios_dod.recording import check_target
 from helios_dod.simulation.charts import Series, axis, chart, page, table
+from helios_dod.simulation.drafting import add_drafting_arguments, drafting_of
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.planning import Plan, Planner, Point, Targets
 from helios_dod.simulation.roofline import Device, roofline, work_of
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of both rates that programs reach (default %(default)s)")
     add("--concurrency", type=positive, help="requests at once, at most (default: the core's)")
     add("--cache-gb", type=amount, help="memory of one replica's cache (default: what they fill)")
+    add_drafting_arguments(parser)
     add("--replicas-max", type=positive, default=64, help="(default %(default)s)")
     add("--jobs", type=positive, default=os.cpu_count() or 1, help="processes that simulate")
     add("--html", type=Path, help="write the plan as a page of plots")
@@ -63,21 +65,22 @@ def machine_of(args: argparse.Namespace, trace: Trace) -> tuple[Machine, int]:
     core = open_core(args.core)
     manifest = core.manifest()
     contract = decode(core.serving, manifest)
-    if trace.context_tokens > contract.context_tokens:
-        at = int(np.argmax(trace.prompt_tokens + trace.output_tokens))
-        raise UserError(f"trace: request {at} holds {trace.context_tokens} tokens, at most "
+    texts = trace.text_tokens(args.output_limit)
+    longest = int(texts.max(initial=0))
+    if longest > contract.context_tokens:
+        raise UserError(f"trace: request {int(np.argmax(texts))} holds {longest} tokens, at most "
                         f"{contract.context_tokens} possible in this core")
     lanes = args.concurrency or contract.concurrency
     if not 1 <= lanes <= contract.concurrency:
         raise UserError(f"--concurrency: {lanes} asked, 1 to {contract.concurrency} possible")
     tokens = contract.cache.page_tokens
-    context = min(contract.context_tokens, -(-(trace.context_tokens + 1) // tokens) * tokens)
+    context = min(contract.context_tokens, -(-(longest + 1) // tokens) * tokens)
     pages = lanes * -(-context // tokens)
     if args.cache_gb is not None:
         pages = min(pages, int(args.cache_gb * 1e9) // contract.cache.page_bytes)
-        if pages * tokens < trace.context_tokens:
+        if pages * tokens < longest:
             raise UserError(f"--cache-gb: {args.cache_gb:g} holds {pages * tokens} tokens, the "
-                            f"longest request has {trace.context_tokens}")
+                            f"longest request has {longest}")
     if args.costs is not None:
         cost: Costs = read_costs(args.costs)
     elif args.bandwidth_gb is None or args.teraflops is None:
@@ -86,10 +89,10 @@ def machine_of(args: argparse.Namespace, trace: Trace) -> tuple[Machine, int]:
         cost = roofline(work_of(manifest, contract), Device(
             args.bandwidth_gb * 1e9, args.teraflops * 1e12, round(args.overhead_us * 1e3),
             args.efficiency))
-    return Machine(
+    return drafting_of(args, Machine(
         lanes=lanes, prefill_tokens=contract.prefill_tokens, pages=pages,
         vocabulary=contract.vocabulary, context_tokens=context, page_tokens=tokens,
-        cost=cost), contract.cache.page_bytes
+        cost=cost), args.costs), contract.cache.page_bytes
 
 
 HEAD = ("replicas", "requests at once", "pages", "met", "first token p50, ms", "p99",
@@ -156,7 +159,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--met: expected more than 0 and at most 1, got {args.met:g}")
     targets = Targets(args.ttft_ms, args.between_ms, args.met)
     with Planner(machine, trace, targets, args.jobs,
-                 None if args.json else lambda point: print(told(point), flush=True)) as planner:
+                 None if args.json else lambda point: print(told(point), flush=True),
+                 args.output_limit) as planner:
         plan = planner.plan(args.replicas_max)
     if args.html is not None:
         args.html.write_text(plan_page(plan, trace, targets, page_bytes,

@@ -56,10 +56,10 @@ def part_of(trace: Trace, replicas: int, number: int) -> Trace:
     return Trace(*(getattr(trace, name)[own] for name in COLUMNS))
 
 
-def run_part(work: tuple[Machine, Trace]) -> Outcome:
-    """One replica."""
-    machine, trace = work
-    return Study(machine, trace).run()
+def run_part(work: tuple[Machine, Trace, int]) -> Outcome:
+    """One replica. The third: the requests' `output_limit`, as `Study` takes it."""
+    machine, trace, output_limit = work
+    return Study(machine, trace, output_limit=output_limit).run()
 
 
 def judge(outcomes: Sequence[Outcome], machine: Machine, replicas: int, targets: Targets) -> Point:
@@ -92,11 +92,12 @@ class Planner:
     """A trace, a machine at its largest, and processes that simulate."""
 
     def __init__(self, machine: Machine, trace: Trace, targets: Targets, jobs: int = 1,
-                 tell: Callable[[Point], None] | None = None) -> None:
+                 tell: Callable[[Point], None] | None = None,
+                 output_limit: int = 0) -> None:
         if len(trace) == 0:
             raise UserError("trace: expected at least one request, got none")
         self.machine, self.trace, self.targets, self.jobs = machine, trace, targets, jobs
-        self.tell, self.points = tell, list[Point]()
+        self.tell, self.points, self.output_limit = tell, list[Point](), output_limit
 
     def __enter__(self) -> "Planner":
         self.pool = ProcessPoolExecutor(self.jobs, get_context("spawn")) if self.jobs > 1 else None
@@ -108,8 +109,8 @@ class Planner:
 
     def tries(self, choices: Sequence[tuple[int, Machine]]) -> list[Point]:
         """Every choice (replicas, machine); all their replicas side by side."""
-        work = [(machine, part) for replicas, machine in choices for number in range(replicas)
-                if len(part := part_of(self.trace, replicas, number))]
+        work = [(machine, part, self.output_limit) for replicas, machine in choices
+                for number in range(replicas) if len(part := part_of(self.trace, replicas, number))]
         done = iter(map(run_part, work) if self.pool is None else self.pool.map(run_part, work))
         found = []
         for replicas, machine in choices:
@@ -161,7 +162,8 @@ class Planner:
         lanes = self.machine.lanes
         best = self.smallest(best, [replace(self.machine, lanes=lanes >> shift)
                                     for shift in range(1, lanes.bit_length())])
-        least = -(-(self.trace.context_tokens + 1) // self.machine.page_tokens) + 1
+        longest = int(self.trace.text_tokens(self.output_limit).max())
+        least = -(-(longest + 1) // self.machine.page_tokens) + 1
         pages = [page for share in CACHE_SHARES[1:]
                  if (page := int(self.machine.pages * share)) >= least]
         best = self.smallest(best, [replace(self.machine, lanes=best.lanes, pages=count)

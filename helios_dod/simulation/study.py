@@ -3,13 +3,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from helios_dod.bounds import INT32_MAX, whole
 from helios_dod.edges import Submission, check_fits, row_of
 from helios_dod.executors.simulated import VirtualClock
-from helios_dod.executors.simulated_noise import NoiseExecutor
+from helios_dod.executors.simulated_noise import END_TOKEN, NoiseExecutor
 from helios_dod.limits import EOS_MAX, FRAMES_MAX, TOKEN_BLOCK
 from helios_dod.simulation import study_loop
 from helios_dod.simulation.machine import Machine, simulated_engine
@@ -62,11 +63,20 @@ class Outcome:
 class Study:
     """One engine, one trace. concurrency 0: requests come when the trace says; else the next one
     comes when one of so many ends, whatever the trace says. Tokens of prompts are a function of the
-    seed and the trace. Raises UserError for a request that no engine of this size could hold."""
+    seed and the trace, and so is which drafts are right.
 
-    def __init__(self, machine: Machine, trace: Trace, concurrency: int = 0, seed: int = 1) -> None:
+    output_limit: what each request asks at most; its answer ends by itself at the trace's length,
+    which the scheduler does not know before. 0: the trace's length is the limit. Raises UserError
+    for a request that no engine of this size could hold."""
+
+    def __init__(self, machine: Machine, trace: Trace, concurrency: int = 0, seed: int = 1,
+                 output_limit: int = 0) -> None:
         self.trace = trace
-        context = machine.context_tokens or -(-(trace.context_tokens + 1) // 256) * 256
+        whole("output_limit", output_limit, 0, INT32_MAX)
+        longest_text = int(trace.text_tokens(output_limit).max(initial=0))
+        context = machine.context_tokens or -(-(longest_text + 1) // 256) * 256
+        if machine.acceptance is not None:
+            machine = replace(machine, acceptance=replace(machine.acceptance, seed=seed))
         self.clock = VirtualClock()
         self.engine = simulated_engine(machine, context, self.clock, NoiseExecutor)
         self.world = self.engine.world
@@ -79,11 +89,16 @@ class Study:
         self.at[study_loop.FILLED] = NEVER
         self.at[study_loop.SEED], self.at[study_loop.CONCURRENCY] = seed, concurrency
         self.at[study_loop.VOCABULARY] = machine.vocabulary
+        self.at[study_loop.LIMIT] = output_limit
+        eos = np.full(EOS_MAX, -1, np.int32)
+        if output_limit > 0:
+            whole("vocabulary", machine.vocabulary, END_TOKEN + 2, INT32_MAX)
+            self.executor.ends, eos[0] = trace.output_tokens.copy(), END_TOKEN
         self.columns = tuple(np.full(count, NEVER, np.int64) for _ in range(2)) + tuple(
             np.zeros(count, np.int64) for _ in range(3)) + (np.zeros(GAP_BINS, np.int64),)
         self.arrived = trace.arrival_ns.copy()
         self.load = (np.stack([getattr(trace, name) for name in COLUMNS]), self.arrived,
-                     row_of(longest, 0), np.full(EOS_MAX, -1, np.int32), longest.prompt)
+                     row_of(longest, 0), eos, longest.prompt)
         self.launches = np.zeros((FRAMES_MAX, 3), np.int64)
         self.steps = 0
 

@@ -17,8 +17,10 @@ GAP_BINS_OCTAVE = 64  # so a gap is known within 1.1 %
 GAP_BINS = 64 * GAP_BINS_OCTAVE
 PROMPT_COUNT, OUTPUT_LIMIT = WORDS.index("prompt_count"), WORDS.index("output_limit")
 # Words of `at`: the time; requests that were submitted and that ended; the one whose prompt
-# `payload` holds; seed, concurrency, vocabulary; newest launched sequence; host time of a launch.
-NOW, NEXT, ENDED, FILLED, SEED, CONCURRENCY, VOCABULARY, LAUNCHED, HOST_NS, LOAD_WORDS = range(10)
+# `payload` holds; seed, concurrency, vocabulary; newest launched sequence; host time of a launch;
+# tokens of an answer at most, 0: as many as it has.
+(NOW, NEXT, ENDED, FILLED, SEED, CONCURRENCY, VOCABULARY, LAUNCHED, HOST_NS, LIMIT,
+ LOAD_WORDS) = range(11)
 
 
 @kernel
@@ -47,7 +49,8 @@ def arrive(world, at, trace, arrived_ns, words, eos, payload):
             fill_prompt(payload, at[SEED], index, trace[3, index], trace[4, index], count,
                         at[VOCABULARY])
             at[FILLED] = index
-        words[PROMPT_COUNT], words[OUTPUT_LIMIT] = count, trace[2, index]
+        words[PROMPT_COUNT] = count
+        words[OUTPUT_LIMIT] = at[LIMIT] if at[LIMIT] > 0 else trace[2, index]
         if not put_submission(world, 0, index, 0, np.uint64(index), np.uint64(0), words, eos,
                               payload[:count]):
             return

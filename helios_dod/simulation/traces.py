@@ -62,6 +62,10 @@ class Trace:
         """Its first requests."""
         return Trace(*(getattr(self, name)[:count] for name in COLUMNS))
 
+    def text_tokens(self, output_limit: int = 0) -> np.ndarray:
+        """What each request may come to hold, if it asks for so many tokens or its own."""
+        return self.prompt_tokens + np.maximum(self.output_tokens, output_limit)
+
     @property
     def context_tokens(self) -> int:
         """The most that one request holds."""
