@@ -182,3 +182,17 @@ def test_a_page_needs_core_and_machine_together(smollm2_core, monkeypatch, tmp_p
     assert perf(monkeypatch, *arguments, "--core", smollm2_core) == 1
     assert "got none of --bandwidth-gb, --teraflops" in capsys.readouterr().err
     assert Path(tmp_path / "page.html").exists() is False
+
+
+@pytest.mark.parametrize("words", [
+    ("masks", "--streams", 1, "--repeats", 2, "--seed", 5),
+    ("prefix", "--pages", 64, "--prompt", 1024, "--repeats", 2, "--seed", 5),
+], ids=["masks", "prefix"])
+def test_results_say_how_they_came_about(monkeypatch, capsys, words):
+    assert perf(monkeypatch, *words, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["machine"] == machine()
+    assert (result["seed"], result["repeats"], result["warm_up"]) == (5, 2, 1)
+    for part in (result, *(one["cold"] for one in result.get("results", ()))):
+        if "median_us" in part:
+            assert part["lowest_us"] <= part["median_us"] <= part["p99_us"]

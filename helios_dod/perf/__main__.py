@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from helios_dod.arguments import positive, share, whole_number
+from helios_dod.arguments import positive, seed, share, whole_number
 from helios_dod.cli import INTERRUPTED
 from helios_dod.errors import UserError
 from helios_dod.perf import (
@@ -24,7 +24,7 @@ from helios_dod.perf import (
     streaming,
     validate,
 )
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions, machine
 
 
 def tick(options: argparse.Namespace) -> int:
@@ -55,25 +55,27 @@ def tick(options: argparse.Namespace) -> int:
 
 def masks(options: argparse.Namespace) -> int:
     """Prints the cost of a grammar mask."""
-    from helios_dod.perf.masks import run
+    from helios_dod.perf.masks import Load, run
 
-    result = run(options.streams)
+    result = run(Load(options.streams, options.repeats, options.seed))
     if options.json:
-        print(json.dumps({"machine": machine(), **result}))
+        print(json.dumps(result))
         return 0
     print(f"mask and advance over {result['vocabulary']} tokens, {result['streams']} answers at "
-          f"once: {result['median_us']} us a token, p99 {result['p99_us']} us")
+          f"once: {result['median_us']} us a token ({result['lowest_us']} to "
+          f"{result['highest_us']} in {result['repeats']} rounds), p99 {result['p99_us']} us")
     return 0
 
 
 def prefix(options: argparse.Namespace) -> int:
     """Prints the cost of matching a cached prompt for each size of the index."""
-    from helios_dod.perf.prefix import PLACED, Load, run
+    from helios_dod.perf.prefix import PLACED, WARM_UP, Load, run
 
-    results = [run(Load(pages, options.prompt, beside=beside)) for pages in options.pages
-               for beside in PLACED]
+    results = [run(Load(pages, options.prompt, beside, options.repeats, options.seed))
+               for pages in options.pages for beside in PLACED]
     if options.json:
-        print(json.dumps({"machine": machine(), "results": results}))
+        print(json.dumps({**conditions(options.seed, WARM_UP, options.repeats),
+                          "results": results}))
         return 0
     for result in results:
         print(f"{result['prompt']} tokens among {result['pages']} pages "
@@ -172,13 +174,19 @@ def add_tables(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=tick)
     command = commands.add_parser("masks", help="a grammar's mask, token by token")
-    command.add_argument("--streams", type=positive, default=8)
-    command.add_argument("--json", action="store_true")
+    command.add_argument("--streams", type=positive, default=8, help="answers at once")
+    command.add_argument("--repeats", type=positive, default=5,
+                         help="rounds of answers that count (default %(default)s)")
+    command.add_argument("--seed", type=seed, default=1)
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=masks)
     command = commands.add_parser("prefix", help="matching a fully cached prompt")
     command.add_argument("--pages", type=lane_list, default=[4096, 999_424],
                          help="pages in the index, comma-separated; whole prompts are indexed")
     command.add_argument("--prompt", type=positive, default=32_768, help="tokens of the prompt")
+    command.add_argument("--repeats", type=positive, default=200,
+                         help="matches that count; a tenth cold (default %(default)s)")
+    command.add_argument("--seed", type=seed, default=3)
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=prefix)
 

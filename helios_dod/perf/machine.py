@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from helios_dod import __version__
 
@@ -18,6 +19,12 @@ def machine() -> dict[str, str]:
     return {"python": platform.python_version(), "numba": numba.__version__,
             "numpy": numpy.__version__, "helios": __version__, "commit": commit(),
             "processor": processor(), "processors": str(len(os.sched_getaffinity(0)))}
+
+
+def conditions(seed: int, warm_up: int, repeats: int) -> dict[str, Any]:
+    """How a result came about: the machine, the seed of what was drawn, rounds that ran before
+    those that count, and rounds that count."""
+    return {"machine": machine(), "seed": seed, "warm_up": warm_up, "repeats": repeats}
 
 
 def commit(package: Path = PACKAGE) -> str:

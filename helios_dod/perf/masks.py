@@ -6,11 +6,13 @@ import json
 import os
 import random
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from helios_dod.limits import MASK_BITS
+from helios_dod.perf.machine import conditions
 from helios_dod.perf.tick import VOCABULARY
 
 SCHEMA = {
@@ -24,6 +26,7 @@ SCHEMA = {
                                                              "pattern": "^[0-9]{5}$"}}},
         "note": {"type": "string"}}}
 STEPS_MAX = 400
+WARM_UP = 1  # rounds of answers before those that count
 LETTERS = b'abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:{}[]"-'
 
 
@@ -50,8 +53,45 @@ class Words:
         return made
 
 
-def run(streams: int = 8) -> dict[str, Any]:
-    """Microseconds a token, median and 99th percentile, of `streams` answers at once."""
+@dataclass(frozen=True)
+class Load:
+    """So many answers at once, round after round; tokens are drawn by the seed."""
+
+    streams: int = 8
+    repeats: int = 5
+    seed: int = 1
+
+
+def answer(compiled: Any, executor: Any, masks: np.ndarray, rng: np.random.Generator,
+           end: int) -> list[float]:
+    """Microseconds a token of each step, until every answer has drawn the token `end`. masks:
+    uint32 [answers, words]."""
+    streams = len(masks)
+    matchers, spent = [compiled.deep_copy() for _ in range(streams)], []
+    live, taken = list(range(streams)), list[tuple[Any, int]]()
+    for _ in range(STEPS_MAX):
+        began = time.perf_counter_ns()
+        if taken:
+            executor.consume_token_par(taken)
+        executor.unsafe_compute_mask_ptr(
+            [(matchers[row], row) for row in live], masks.ctypes.data, masks.strides[0], streams)
+        spent.append((time.perf_counter_ns() - began) / 1e3 / len(live))
+        taken = []
+        for row in list(live):
+            allowed = np.nonzero(np.unpackbits(masks[row].view(np.uint8), bitorder="little"))[0]
+            token = int(rng.choice(allowed))
+            if token == end:
+                live.remove(row)
+            else:
+                taken.append((matchers[row], token))
+        if not live:
+            break
+    return spent
+
+
+def run(load: Load) -> dict[str, Any]:
+    """Microseconds a token: median and 99th percentile, and the lowest and highest median of a
+    round."""
     import llguidance
 
     words = Words(VOCABULARY)
@@ -61,30 +101,13 @@ def run(streams: int = 8) -> dict[str, Any]:
     compiled = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
     assert not compiled.is_error(), compiled.get_error()
     executor = llguidance.LLExecutor(len(os.sched_getaffinity(0)))
-    masks = np.zeros((streams, VOCABULARY // MASK_BITS), np.uint32)
-    rng, spent = np.random.default_rng(1), []
-    for _ in range(6):
-        matchers = [compiled.deep_copy() for _ in range(streams)]
-        live = list(range(streams))
-        taken: list[tuple[Any, int]] = []
-        for _ in range(STEPS_MAX):
-            began = time.perf_counter_ns()
-            if taken:
-                executor.consume_token_par(taken)
-            executor.unsafe_compute_mask_ptr(
-                [(matchers[row], row) for row in live], masks.ctypes.data, masks.strides[0],
-                streams)
-            spent.append((time.perf_counter_ns() - began) / 1e3 / len(live))
-            taken = []
-            for row in list(live):
-                allowed = np.nonzero(np.unpackbits(masks[row].view(np.uint8), bitorder="little"))[0]
-                token = int(rng.choice(allowed))
-                if token == words.eos_token_id:
-                    live.remove(row)
-                else:
-                    taken.append((matchers[row], token))
-            if not live:
-                break
-    return {"vocabulary": VOCABULARY, "streams": streams, "tokens": len(spent) * streams,
-            "median_us": round(float(np.median(spent)), 2),
+    masks = np.zeros((load.streams, VOCABULARY // MASK_BITS), np.uint32)
+    rng = np.random.default_rng(load.seed)
+    rounds = [answer(compiled, executor, masks, rng, words.eos_token_id)
+              for _ in range(WARM_UP + load.repeats)][WARM_UP:]
+    medians, spent = [float(np.median(one)) for one in rounds], np.concatenate(rounds)
+    return {**conditions(load.seed, WARM_UP, load.repeats), "vocabulary": VOCABULARY,
+            "streams": load.streams, "tokens": len(spent) * load.streams,
+            "median_us": round(float(np.median(spent)), 2), "lowest_us": round(min(medians), 2),
+            "highest_us": round(max(medians), 2),
             "p99_us": round(float(np.percentile(spent, 99)), 2)}

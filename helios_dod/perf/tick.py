@@ -169,8 +169,9 @@ class Bench:
 
 
 def summary(spent: np.ndarray) -> dict[str, float]:
-    """Median and 99th percentile, microseconds."""
+    """Median, lowest and 99th percentile, microseconds."""
     return {"median_us": round(float(np.median(spent)) / 1e3, 2),
+            "lowest_us": round(float(np.min(spent)) / 1e3, 2),
             "p99_us": round(float(np.percentile(spent, 99)) / 1e3, 2)}
 
 
