@@ -72,6 +72,8 @@ COPY_SINK = 3  # memory -> disk
 COPY_FETCH = 4  # disk -> device
 COPY_WINDOW_OFFLOAD = 5  # device -> memory, of page group 1
 COPY_WINDOW_RESTORE = 6  # memory -> device
+COPY_WINDOW_SINK = 7  # memory -> disk
+COPY_WINDOW_FETCH = 8  # disk -> device
 
 # snapshots.state
 SNAPSHOT_WRITING = 1  # a program fills it

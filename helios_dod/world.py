@@ -99,12 +99,15 @@ def fill_pages(world: np.ndarray, device: int, tiers: tuple[int, ...] = ()) -> N
     pages["row_count"] = first
 
 
-def fill_windows(table: np.void, device: int, memory: int) -> None:
-    """Frees the pages of group 1: `device` of the backed cache, and `memory` places behind it."""
+def fill_windows(table: np.void, device: int, memory: int, disk: int) -> None:
+    """Frees the pages of group 1: `device` of the backed cache, and the places behind it."""
     fill_free(table, device)
     table["page_count"] = device
-    table["free"][device : device + memory] = np.arange(memory - 1, -1, -1, dtype=np.int32)
+    places = np.arange(memory + disk, dtype=np.int32)
+    table["free"][device : device + memory] = places[:memory][::-1]
+    table["free"][device + memory : device + memory + disk] = places[memory:][::-1]
     table["place_count"] = table["place_free_count"] = memory
+    table["stored_count"] = table["stored_free_count"] = disk
 
 
 def attach(limits: Limits, memory: memoryview) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Copies of pages on CUDA's streams, over a driver of the test's own."""
 
 import ctypes
+import mmap
 import os
 import threading
 import time
@@ -12,10 +13,15 @@ import pytest
 
 from helios_dod.limits import SMALL
 from helios_dod.terms import (
+    COPY_FETCH,
     COPY_OFFLOAD,
     COPY_RESTORE,
+    COPY_SINK,
+    COPY_WINDOW_FETCH,
     COPY_WINDOW_OFFLOAD,
     COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
+    QUEUE_DISK,
     QUEUE_MEMORY,
 )
 from helios_dod.world import boot
@@ -66,9 +72,16 @@ class Driver:
             raise RuntimeError("the device is lost")
         for queue in self.queued.values():
             while event in queue:
-                done = queue.popleft()
-                for target, source in done if isinstance(done, list) else ():
-                    ctypes.memmove(target, source, ROW)
+                self.end(queue.popleft())
+
+    def cuStreamSynchronize(self, stream: int) -> None:
+        while self.queued[stream]:
+            self.end(self.queued[stream].popleft())
+
+    @staticmethod
+    def end(done) -> None:
+        for target, source in done if isinstance(done, list) else ():
+            ctypes.memmove(target, source, ROW)
 
     def free(self, *_) -> None:
         pass
@@ -92,15 +105,17 @@ def made(monkeypatch):
     done = os.eventfd(0, os.EFD_NONBLOCK)
     windowed = copies.Planes([(address + WINDOWED * ROW, ROW) for address, _ in planes.planes],
                              1 << 31)
-    tiers = copies.Copies(Device(), planes, world, done, PLACES, None, windowed, 2)
+    disk = mmap.mmap(-1, 3 * PLANES * ROW)
+    tiers = copies.Copies(Device(), planes, world, done, PLACES, disk, windowed, 2, 1)
     yield driver, world[0]["copies"], device, tiers, done
     os.close(done)
 
 
-def command(table, number: int, kind: int, source: int, target: int) -> None:
+def command(table, number: int, kind: int, source: int, target: int,
+            queue: int = QUEUE_MEMORY) -> None:
     row = number % table["kind"].shape[1]
     for name, value in (("kind", kind), ("source", source), ("target", target)):
-        table[name][QUEUE_MEMORY, row] = value
+        table[name][queue, row] = value
 
 
 def test_windowed_pages_leave_and_come_back(made):
@@ -114,6 +129,25 @@ def test_windowed_pages_leave_and_come_back(made):
     tiers.start(QUEUE_MEMORY, 0, 2)
     tiers.drain()
     tiers.start(QUEUE_MEMORY, 2, 4)
+    tiers.drain()
+    known[:, 6], known[:, WINDOWED + 5] = known[:, 4], known[:, WINDOWED + 3]
+    assert np.array_equal(device, known)
+    tiers.close()
+
+
+def test_pages_of_both_groups_go_to_the_file_and_come_back(made):
+    """Windowed pages lie behind the others in the file."""
+    _, table, device, tiers, _ = made
+    known = device.copy()
+    for number, listed in enumerate(((COPY_OFFLOAD, 4, 1), (COPY_WINDOW_OFFLOAD, 3, 0))):
+        command(table, number, *listed)
+    tiers.start(QUEUE_MEMORY, 0, 2)
+    tiers.drain()
+    for number, listed in enumerate((
+            (COPY_SINK, 1, 0), (COPY_WINDOW_SINK, 0, 0), (COPY_SINK, 1, 1), (COPY_FETCH, 0, 6),
+            (COPY_WINDOW_FETCH, 0, 5))):
+        command(table, number, *listed, queue=QUEUE_DISK)
+    tiers.start(QUEUE_DISK, 0, 5)
     tiers.drain()
     known[:, 6], known[:, WINDOWED + 5] = known[:, 4], known[:, WINDOWED + 3]
     assert np.array_equal(device, known)

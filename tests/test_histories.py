@@ -155,8 +155,8 @@ NARROW = [Kinds(window=30, snapshots=8, spare=1),
 
 def narrow(seed, kinds, **fields):
     """A simulator whose windowed pages hold few snapshots beside what slots have."""
-    load = replace(WHOLE, arrival=0.2, turns=0.5, memory_pages=(12, 8)[seed % 2], copy_ns=20,
-                   copy_late=0.1, **fields)
+    load = replace(WHOLE, arrival=0.2, turns=0.5, copy_ns=20, copy_late=0.1,
+                   **{"memory_pages": (12, 8)[seed % 2], **fields})
     return Simulator(seed, walked=seed == 6, kinds=kinds, workload=load, pages=24,
                      lanes=1 + seed % 2, drafting=(Drafting(), ROUNDS)[seed // 2 % 2],
                      contents=True)
@@ -187,16 +187,62 @@ def test_a_window_that_was_away_equals_resident():
     assert count(one, "window_pages_offloaded") == 0 < count(other, "window_pages_restored")
 
 
-@pytest.mark.parametrize("leaves", [True, False], ids=["offload", "restore"])
-def test_canary_skipped_copy_of_a_window(leaves):
+DEEP = {"memory_pages": 2, "disk_pages": 12}  # windows of most snapshots lie on disk
+
+
+@pytest.mark.parametrize("kinds", NARROW, ids=["whole pages", "continuation"])
+def test_snapshots_whose_windows_are_on_disk_are_hit(kinds):
+    """Windows sink from a small memory to disk and come back from there; copies fail and are late,
+    requests are cancelled, snapshots go while their windows are on their way."""
+    totals = dict.fromkeys(("window_pages_offloaded", "window_pages_stored", "window_pages_fetched",
+                            "copies_failed", "snapshot_hits_away", "snapshots_evicted"), 0)
+    for seed in range(1, 9):
+        simulator = narrow(seed, kinds, cancel=(0.0, 0.1)[seed % 2],
+                           copy_failure=(0.0, 0.1)[seed % 2], **DEEP)
+        simulator.run(150 if simulator.walked else 600)
+        for name in totals:
+            totals[name] += count(simulator, name)
+    assert all(totals.values()), totals
+
+
+def test_a_window_that_was_on_disk_equals_resident():
+    """The same requests with windows on the device and on disk are answered alike."""
+    made = planned(7, WINDOWED, 40)
+    resident, one = answers(made, kinds=WINDOWED, pages=60)
+    away, other = answers(made, kinds=NARROW[0], pages=24, lanes=1, tiers={"copy_ns": 20, **DEEP})
+    assert away == resident
+    assert count(one, "window_pages_stored") == 0 < count(other, "window_pages_fetched")
+
+
+def test_canary_leaked_place_of_a_window():
+    """A place on disk that a window's return does not give back is missed."""
+    for seed in (2, 4, 6, 8):
+        simulator = narrow(seed, NARROW[0], **DEEP)
+        simulator.walked = True
+        windows = simulator.world[0]["windows"]
+        while windows["stored_free_count"] == windows["stored_count"]:
+            simulator.tick()
+        windows["stored_free_count"] -= 1
+        with pytest.raises(Violation, match="places of windows"):
+            simulator.run(20)
+
+
+@pytest.mark.parametrize(("ends", "deep"), [
+    (("windowed", "windows"), False), (("windows", "windowed"), False),
+    (("windows", "stored"), True), (("stored", "windowed"), True)],
+    ids=["offload", "restore", "sink", "fetch"])
+def test_canary_skipped_copy_of_a_window(ends, deep):
     """One copy of a windowed page that is reported as done and was not."""
-    for seed in (8, 10, 12, 14):
-        simulator = narrow(seed, NARROW[0])
+    for seed in (8, 10, 12, 14, 16, 18):
+        simulator = narrow(seed, NARROW[0], **(DEEP if deep else {}))
         executor = simulator.executor
         moved, skipped = executor._move, []
 
         def move(source, target, moved=moved, skipped=skipped, executor=executor):
-            if not skipped and (target if leaves else source)[0] is executor.windows:
+            planes = {"windowed": executor.histories.windowed, "windows": executor.windows,
+                      "stored": executor.stored}
+            if not skipped and all(given[0] is planes[end] for given, end in
+                                   zip((source, target), ends, strict=True)):
                 skipped.append(target)
             else:
                 moved(source, target)

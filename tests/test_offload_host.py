@@ -1,6 +1,7 @@
 """Pages behind the cache of the host executor: answers are the same bits, with the real model; the
 copies alone; and the file behind memory."""
 
+import mmap
 import os
 from dataclasses import replace
 
@@ -14,7 +15,16 @@ from helios_dod.executors.host.copies import Copies
 from helios_dod.limits import SMALL
 from helios_dod.runtime.disk_tier import map_file
 from helios_dod.runtime.selection import SelectionError
-from helios_dod.terms import COPY_OFFLOAD, COPY_RESTORE, COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE
+from helios_dod.terms import (
+    COPY_FETCH,
+    COPY_OFFLOAD,
+    COPY_RESTORE,
+    COPY_SINK,
+    COPY_WINDOW_FETCH,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
+)
 from helios_dod.world import boot
 
 PAGE_BYTES = 2 * 368_640  # f32 planes, 16 tokens a page
@@ -93,19 +103,24 @@ def test_copies_move_windowed_pages():
     planes, windowed = (
         np.array([[plane.ctypes.data, plane.shape[1]] for plane in some], np.int64)
         for some in (held[:1], held[1:]))
-    copies = Copies(planes, world, done, 4, None, windowed, 3)
-    for number, (kind, source, target) in enumerate((
-            (COPY_OFFLOAD, 5, 2), (COPY_WINDOW_OFFLOAD, 6, 2), (COPY_RESTORE, 2, 9),
-            (COPY_WINDOW_RESTORE, 2, 1))):
-        for name, value in (("kind", kind), ("source", source), ("target", target)):
-            world[0]["copies"][name][0, number] = value
-    copies.start(0, 0, 4)
-    copies.drain()
+    disk = mmap.mmap(-1, 2 * 64 + 3 * (192 + 32))
+    copies = Copies(planes, world, done, 4, disk, windowed, 3, 3)
+    commands = (
+        ((COPY_OFFLOAD, 5, 2), (COPY_WINDOW_OFFLOAD, 6, 2), (COPY_RESTORE, 2, 9),
+         (COPY_WINDOW_RESTORE, 2, 1)),
+        ((COPY_SINK, 2, 1), (COPY_WINDOW_SINK, 2, 0), (COPY_FETCH, 1, 8),
+         (COPY_WINDOW_FETCH, 0, 7)))
+    for queue, listed in enumerate(commands):
+        for number, command in enumerate(listed):
+            for name, value in zip(("kind", "source", "target"), command, strict=True):
+                world[0]["copies"][name][queue, number] = value
+        copies.start(queue, 0, 4)
+        copies.drain()
     copies.close()
     os.close(done)
-    before[0][9] = before[0][5]
+    before[0][9] = before[0][8] = before[0][5]
     for plane in before[1:]:
-        plane[1] = plane[6]
+        plane[1] = plane[7] = plane[6]
     assert all(np.array_equal(plane, old) for plane, old in zip(held, before, strict=True))
 
 

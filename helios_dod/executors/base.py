@@ -65,10 +65,12 @@ class Executor(Protocol):
         staging_first: STAGING buffer index -> first word in `world[0].staging.words[frame]`.
         COMPLETION buffers are columns of `world[0].completions`."""
 
-    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0) -> None:
+    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0,
+             window_stored: int = 0) -> None:
         """Makes room for pages behind the device: in host memory, and in a mapped file, which is
-        the executor's from then on. window_places: of page group 1, in host memory. Called once,
-        after `load`, if there is to be any."""
+        the executor's from then on. window_places: of page group 1, in host memory;
+        window_stored: of those in the file, behind the pages of group 0. Called once, after `load`,
+        if there is to be any."""
 
     def copy(self, queue: int, first: int, end: int) -> None:
         """Starts the commands `first` to `end` - 1 of row `queue` of `world[0].copies`;

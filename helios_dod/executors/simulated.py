@@ -47,8 +47,10 @@ from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_RESTORE,
     COPY_SINK,
+    COPY_WINDOW_FETCH,
     COPY_WINDOW_OFFLOAD,
     COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
     OP_INITIALIZE,
     OP_RESTORE,
     OP_SPECULATIVE,
@@ -111,7 +113,7 @@ class SimulatedExecutor:
         self.refusals = 0  # speculative programs to come that a rank rejects
         self.copy_cost = CopyCost()
         self.fault = sound  # of the next copy: (it fails, nanoseconds that it is late)
-        self.memory = self.disk = self.windows = np.zeros((0, 0), np.uint64)
+        self.memory = self.disk = self.windows = self.stored = np.zeros((0, 0), np.uint64)
         # Of each queue (end, number, failed), oldest first.
         self._copies: list[deque[tuple[int, int, bool]]] = [deque() for _ in range(COPY_QUEUES)]
         self._copied = [0] * COPY_QUEUES
@@ -157,12 +159,16 @@ class SimulatedExecutor:
             self.world, self.flight, self.clock(), self.cost.host_ns, frame, program, sequence,
             self.operations[program], self.cost.arrays, self.features))
 
-    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0) -> None:
+    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0,
+             window_stored: int = 0) -> None:
         """Shadow contents of the tiers."""
         self.memory = np.zeros((memory_pages, self.page_words), np.uint64)
         self.windows = np.zeros((window_places, self.page_tokens + 1), np.uint64)
         if disk is not None:
-            self.disk = np.frombuffer(disk, np.uint64).reshape(-1, self.page_words)
+            words, stored = np.frombuffer(disk, np.uint64), window_stored * (self.page_tokens + 1)
+            self.disk = words[: len(words) - stored].reshape(-1, self.page_words)
+            self.stored = words[len(words) - stored :].reshape(
+                window_stored, self.page_tokens + 1)
 
     @property
     def page_words(self) -> int:
@@ -189,6 +195,8 @@ class SimulatedExecutor:
         source, target = {
             COPY_WINDOW_OFFLOAD: (windowed, self.windows),
             COPY_WINDOW_RESTORE: (self.windows, windowed),
+            COPY_WINDOW_SINK: (self.windows, self.stored),
+            COPY_WINDOW_FETCH: (self.stored, windowed),
             COPY_OFFLOAD: (self.cache, self.memory), COPY_RESTORE: (self.memory, self.cache),
             COPY_SINK: (self.memory, self.disk), COPY_FETCH: (self.disk, self.cache),
         }[int(copies["kind"][queue, k])]
@@ -303,7 +311,7 @@ class SimulatedExecutor:
         """All that programs and copies write."""
         others = () if self.histories is None else self.histories.contents()
         return (*self.plain, self.drafts, self.differs, self.lengths, self.confidence, self.memory,
-                self.disk, self.windows, self.flight, *others)
+                self.disk, self.windows, self.stored, self.flight, *others)
 
     def save(self) -> SavedDevice:
         """All that is on the device and in flight, and the time."""

@@ -174,7 +174,8 @@ def bind_snapshots(world: np.ndarray, contract: PreparedContract, selection: Sel
     settings["state_rows"] = geometry.state_rows_per_request
     settings["view_pages"] = cache.view_pages
     settings["window_tokens"] = cache.window_tokens
-    fill_windows(world[0]["windows"], geometry.windowed_pages, selection.window_places)
+    fill_windows(world[0]["windows"], geometry.windowed_pages, selection.window_places,
+                 selection.window_stored)
     world[0]["windows"]["moving_max"] = (
         min(geometry.snapshots, geometry.slots) * -(-cache.window_tokens // cache.page_tokens))
     if not (cache.stateful and selection.caching and geometry.snapshots):

@@ -95,15 +95,16 @@ def rank_weights(made: Plan, loaded: dict[str, np.ndarray], rank: int) -> dict[s
     return {name: loaded[name] for name in names}
 
 
-def back_tiers(executor: Executor, selection: Selection) -> None:
+def back_tiers(executor: Executor, selection: Selection, windowed_page_bytes: int) -> None:
     """Makes room behind the device for the selected pages. Raises SelectionError."""
     if selection.memory_pages == 0:
         return
     disk = None
     if selection.disk_pages:
         assert selection.disk_folder is not None
-        disk = map_file(selection.disk_folder, selection.disk_pages * selection.page_bytes)
-    executor.back(selection.memory_pages, disk, selection.window_places)
+        disk = map_file(selection.disk_folder, selection.disk_pages * selection.page_bytes
+                        + selection.window_stored * windowed_page_bytes)
+    executor.back(selection.memory_pages, disk, selection.window_places, selection.window_stored)
 
 
 def mask_worker(core: Core, world: np.ndarray) -> LibraryWorker | None:
@@ -173,7 +174,7 @@ class NativeModel:
         phases["weights"] = time.perf_counter() - mark
         mark = time.perf_counter()
         executor.load(made.manifest, made.selection.geometry, weights[0], first, world)
-        back_tiers(executor, made.selection)
+        back_tiers(executor, made.selection, made.contract.cache.windowed_page_bytes)
         phases["executor"] = time.perf_counter() - mark
         return cls(made, Engine(world, executor, grammars=worker), weights, peers, phases)
 
@@ -204,10 +205,10 @@ class NativeModel:
         parts = [f"{pages} pages in {where} ({format_bytes(pages * selection.page_bytes)})"
                  for pages, where in ((selection.memory_pages, "host memory"),
                                       (selection.disk_pages, "a file")) if pages]
-        if selection.window_places:
-            nbytes = selection.window_places * self.plan.contract.cache.windowed_page_bytes
-            parts.append(f"{selection.window_places} pages of windowed histories in host memory "
-                         f"({format_bytes(nbytes)})")
+        size = self.plan.contract.cache.windowed_page_bytes
+        parts += [f"{pages} pages of windowed histories in {where} ({format_bytes(pages * size)})"
+                  for pages, where in ((selection.window_places, "host memory"),
+                                       (selection.window_stored, "the file")) if pages]
         return "; behind it " + " and ".join(parts) if parts else ""
 
     def close(self) -> None:

@@ -110,7 +110,8 @@ class Selection:
     memory_pages: int = 0  # places for pages behind the device: host memory,
     disk_pages: int = 0  # and disk
     disk_folder: Path | None = None
-    window_places: int = 0  # in host memory, for pages of windowed histories
+    window_places: int = 0  # in host memory, for pages of windowed histories,
+    window_stored: int = 0  # and on disk
 
 
 def available_bytes() -> int:
@@ -239,21 +240,24 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
     return options.context_tokens
 
 
-def choose_window_places(contract: PreparedContract, options: Options) -> int:
-    """Pages of group 1 that host memory can hold: those of all snapshots, in at most half of its
-    bytes."""
-    cache = contract.cache
+def choose_window_places(contract: PreparedContract, options: Options) -> tuple[int, int]:
+    """Pages of group 1 that host memory and the disk can hold: those of all snapshots, in at most
+    half of the bytes of each. The disk has those that memory has no room for."""
+    cache, places = contract.cache, [0, 0]
     if options.offload_bytes is None or cache.window_tokens == 0 or not options.caching:
-        return 0
+        return 0, 0
     most = contract.snapshots * -(-cache.window_tokens // cache.page_tokens)
-    return max(min(most, options.offload_bytes // 2 // max(cache.windowed_page_bytes, 1)), 0)
+    for tier, nbytes in enumerate((options.offload_bytes, options.disk_bytes or 0)):
+        places[tier] = max(min(most, nbytes // 2 // max(cache.windowed_page_bytes, 1)), 0)
+        most -= places[tier]
+    return places[0], places[1] if places[0] else 0
 
 
 def choose_tiers(
-    page_bytes: int, device_pages: int, windowed_bytes: int, options: Options,
+    page_bytes: int, device_pages: int, windowed_bytes: list[int], options: Options,
 ) -> tuple[int, int]:
     """Pages of host memory and of disk behind the device, as many as the bytes hold beside
-    windowed_bytes of that memory."""
+    windowed_bytes of each."""
     if options.disk_bytes is not None and options.offload_bytes is None:
         raise SelectionError("disk_bytes", options.disk_bytes,
                              "but pages reach the disk through offload memory: choose that too")
@@ -264,14 +268,14 @@ def choose_tiers(
     if options.offload_bytes is None:
         return 0, 0
     counts = []
-    for field, asked, other in (("offload_bytes", options.offload_bytes, windowed_bytes),
-                                ("disk_bytes", options.disk_bytes, 0)):
+    for field, asked, other in (("offload_bytes", options.offload_bytes, windowed_bytes[0]),
+                                ("disk_bytes", options.disk_bytes, windowed_bytes[1])):
         counts.append(0 if asked is None else (asked - other) // max(page_bytes, 1))
         if asked is not None and counts[-1] < 1:
             raise SelectionError(field, asked, f"but one page takes {page_bytes} bytes" + (
                 f" beside {other} bytes of windowed histories" if other else ""))
     free, beside = available_bytes(), ""
-    wanted = counts[0] * page_bytes + windowed_bytes
+    wanted = counts[0] * page_bytes + windowed_bytes[0]
     if options.cache_room is None:
         wanted, beside = wanted + device_pages * page_bytes, "with the cache "
     if wanted > free:
@@ -338,16 +342,16 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
         logit_rows=max(lanes, scored), state_rows_per_request=state_rows,
         state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows,
         windowed_pages=windowed, window_pages=window_pages, snapshots=contract.snapshots)
-    window_places = choose_window_places(contract, options)
+    windows = choose_window_places(contract, options)
     tiers = choose_tiers(page_bytes, geometry.pages,
-                         window_places * contract.cache.windowed_page_bytes, options)
+                         [count * contract.cache.windowed_page_bytes for count in windows], options)
     limits = choose_limits(
         options.size, geometry, context, width, len(contract.programs),
         sum(len(p.bindings) for p in loaded), staging_words(geometry),
         -(-contract.vocabulary // MASK_BITS) if any(p.masked for p in loaded) else 0, sum(tiers),
-        window_places)
+        sum(windows))
     if geometry.pages > limits.pages_max:
         geometry = replace(geometry, pages=limits.pages_max)
     return Selection(limits, geometry, context, prefill, frames, options.host_pending,
                      options.caching, options.history_drafting, programs, page_bytes, widths,
-                     *tiers, options.disk_folder, window_places)
+                     *tiers, options.disk_folder, *windows)

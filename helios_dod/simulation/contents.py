@@ -15,14 +15,15 @@ from helios_dod.executors.simulated_device import EMPTY_HISTORY, record
 from helios_dod.limits import NO_ROW, TOKEN_BLOCK
 from helios_dod.simulation.invariants import require
 from helios_dod.simulation.kinds import Kinds
+from helios_dod.simulation.windows import window_copies
 from helios_dod.terms import (
+    COPY_WINDOW_FETCH,
     COPY_WINDOW_RESTORE,
     PAGE_IMMUTABLE,
     PAGE_LEAVING,
     PAGE_OFFLOADED,
     PAGE_SINKING,
     PAGE_STORED,
-    QUEUE_MEMORY,
     SLOT_DECODE,
     SLOT_PREFILL,
     SNAPSHOT_READY,
@@ -142,17 +143,21 @@ class Contents:
         for index in range(int(s["window_first"][row]), int(s["window_end"][row])):
             k = index % ring
             page, place = int(s["window_pages"][row, k]), int(s["window_places"][row, k])
-            held = (self.executor.windows[place, : self.size]
-                    if page == NO_ROW or place in returning else histories.windowed[page])
-            require(np.array_equal(held, text[index]), f"{what}: page {index} of its window")
+            held = (self.placed(place) if page == NO_ROW or place in returning
+                    else histories.windowed[page])
+            require(np.array_equal(held[: self.size], text[index]),
+                    f"{what}: page {index} of its window")
+
+    def placed(self, place: int) -> np.ndarray:
+        """What lies in a place of windowed pages, in memory or behind that on disk."""
+        memory = len(self.executor.windows)
+        return (self.executor.windows[place] if place < memory
+                else self.executor.stored[place - memory])
 
     def returning(self) -> set[int]:
-        """Places that windowed pages are being copied from."""
-        copies, queue = self.w["copies"], QUEUE_MEMORY
-        rows = [number % copies["kind"].shape[1] for number in range(
-            int(copies["first"][queue]), int(copies["end"][queue]))]
-        return {int(copies["source"][queue, k]) for k in rows
-                if copies["kind"][queue, k] == COPY_WINDOW_RESTORE}
+        """Places that windowed pages are being copied to the device from."""
+        return {source for kind, _, source, _ in window_copies(self.w)
+                if kind in (COPY_WINDOW_RESTORE, COPY_WINDOW_FETCH)}
 
     def check_slot(self, slot: int, histories: Histories) -> None:
         """State rows of a slot, while its endpoint is known and nothing changes it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from helios_dod.limits import MASK_BITS, NO_ROW
-from helios_dod.simulation.windows import count_windows
+from helios_dod.simulation.windows import compare_windows
 from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
@@ -315,18 +315,14 @@ def check_snapshots(w: np.void, page_rows: int) -> np.ndarray:
 @invariant("windows.* settings.* slots.live slots.live_count slots.window_pages "
            "slots.window_first slots.window_end slots.consumed snapshots.window_pages copies.* "
            "snapshots.window_places snapshots.window_first snapshots.window_end "
-           "snapshots.window_away")
+           "snapshots.window_away snapshots.window_stored snapshots.window_sinking")
 def check_windows(w: np.void) -> None:
     """Pages of group 1 and places of them are free or held as counted; slots hold what they see."""
     table, s, settings = w["windows"], w["slots"], w["settings"]
-    held, places, away, moves = count_windows(w)
-    require_equal(away, w["snapshots"]["window_away"], "snapshots.window_away")
-    require_equal(held, table["references"][: len(held)], "windows.references")
-    free = sorted(table["free"][: int(table["free_count"])].tolist())
-    require(free == np.nonzero(held == 0)[0].tolist(), f"windows: free stack {free}")
-    require_equal(np.sort(places), np.arange(table["place_count"]), "places of windows")
-    require(moves == (table["moving_count"], table["leaving_count"])
-            and moves[0] <= table["moving_max"], f"windows: {moves} copies in flight, to memory")
+    for what, counted, held in compare_windows(w):
+        require_equal(counted, held, what)
+    require(table["moving_count"] <= table["moving_max"],
+            f"windows.moving_count {table['moving_count']}")
     if settings["window_tokens"] == 0:
         return
     tokens = int(settings["page_tokens"])

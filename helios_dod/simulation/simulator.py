@@ -28,7 +28,7 @@ from helios_dod.executors.simulated import (
 )
 from helios_dod.limits import FRAMES_MAX, MASK_BITS, TOKEN_BLOCK
 from helios_dod.runtime.binding import bind, staging_layout
-from helios_dod.runtime.selection import Options, choose, choose_windowed
+from helios_dod.runtime.selection import Options, Selection, choose, choose_windowed
 from helios_dod.schedule import TICK
 from helios_dod.simulation.contents import Contents
 from helios_dod.simulation.cuts import random_cuts
@@ -183,7 +183,7 @@ class Simulator:
         self.world = boot(self.limits)
         first = bind(self.world, contract, selection)
         if kinds.spare:
-            self.narrow(lanes, packed, widest, selection.window_places)
+            self.narrow(lanes, packed, widest, selection)
         grammars = self.world[0]["grammars"]  # as of a core whose rounds under masks have fewer
         grammars["drafted_rows"] = min(grammars["drafted_rows"], self.limits.drafted_max)
         self.strip = bool(seed % 2)
@@ -193,9 +193,11 @@ class Simulator:
                                           self.drafting.accept)
         self.executor.load(manifest, selection.geometry, {}, first, self.world)
         if selection.memory_pages:
-            nbytes = selection.disk_pages * self.executor.page_words * WORD_BYTES
-            disk = mmap.mmap(-1, nbytes) if nbytes else None
-            self.executor.back(selection.memory_pages, disk, selection.window_places)
+            words = (selection.disk_pages * self.executor.page_words
+                     + selection.window_stored * (1 + contract.cache.page_tokens))
+            disk = mmap.mmap(-1, words * WORD_BYTES) if words else None
+            self.executor.back(
+                selection.memory_pages, disk, selection.window_places, selection.window_stored)
         self.executor.copy_cost = CopyCost(self.workload.copy_ns, 4 * self.workload.copy_ns)
         self.executor.fault = self.fault
         self.worker = StandIn(self.world, vocabulary)
@@ -211,24 +213,27 @@ class Simulator:
         self.fill = selection.context_tokens
         self.longest = int(self.world[0]["settings"]["span_tokens"])
 
-    def narrow(self, lanes: int, packed: int, widest: int, places: int) -> None:
+    def narrow(self, lanes: int, packed: int, widest: int, selection: Selection) -> None:
         """Leaves no more windowed pages beside those that slots can hold at once than `spare`."""
         windows, tokens = self.world[0]["windows"], int(self.world[0]["settings"]["page_tokens"])
         spare = min(self.kinds.spare, int(windows["moving_max"]))
         held = (self.kinds.window + FRAMES_MAX * widest) // tokens + 2
         pages = lanes * held + 2 * -(-packed // tokens) + spare
         if self.kinds.window and pages <= windows["page_count"]:
-            fill_windows(windows, pages, places)
+            fill_windows(windows, pages, selection.window_places, selection.window_stored)
             windows["moving_max"] = spare
 
     def tiers(self, contract: PreparedContract) -> tuple[int | None, int | None]:
-        """Bytes of the workload's tiers, and as many windowed pages in memory as others; there is
-        no disk without host memory."""
+        """Bytes of the workload's tiers, and as many windowed pages in each as others, though no
+        more than snapshots have; there is no disk without host memory."""
         memory, disk = self.workload.memory_pages, self.workload.disk_pages
         cache = contract.cache
         held = contract.snapshots * -(-cache.window_tokens // cache.page_tokens)
-        windowed = min(held, memory) * cache.windowed_page_bytes
-        return memory * PAGE_BYTES + windowed or None, (disk * PAGE_BYTES if memory else 0) or None
+        size, disk = cache.windowed_page_bytes, disk if memory else 0
+        places = min(held, memory)
+        stored = min(held - places, disk)
+        return (memory * PAGE_BYTES + places * size or None,
+                disk * PAGE_BYTES + stored * size or None)
 
     def fault(self) -> tuple[bool, int]:
         """What happens to the next copy: it fails, and so many nanoseconds it is late."""

@@ -6,9 +6,9 @@ then its pages are the next.
 
 With host memory pages are copied there, and from there to disk; a place is free when its copy has
 ended, so some are kept free ahead. Snapshots stay while their pages go and come, until those are
-dropped, and so do their windows: pages of group 1 that only snapshots hold go to host memory, from
-where they come back. A slot never waits for such a page: where copies are too slow the least
-recently used snapshot goes."""
+dropped, and so do their windows: pages of group 1 that only snapshots hold go to host memory and
+from there to disk, from where they come back. A slot never waits for such a page: where copies are
+too slow the least recently used snapshot goes."""
 
 from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel, system
@@ -30,7 +30,14 @@ from helios_dod.tables.snapshots import (
     snapshots_behind,
 )
 from helios_dod.tables.tiers import cheaper, list_page, take_place, tiered, unlist_page
-from helios_dod.tables.windows import begin_leaving, is_kept, take_window_place
+from helios_dod.tables.windows import (
+    begin_leaving,
+    begin_sinking,
+    is_kept,
+    lies_in_memory,
+    take_stored_place,
+    take_window_place,
+)
 from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_SINK,
@@ -127,8 +134,7 @@ def hollow(world, page, place):
 def disk_is_near(world):
     """Shall a full memory wait for copies to disk? Not for a disk that is slower than computing."""
     tiers = world[0].tiers
-    return (tiers.free_count[TIER_MEMORY] == 0 and world[0].copies.sinking_count > 0
-            and cheaper(world, tiers.stored_ns[TIER_DISK], tiers.stored_count[TIER_DISK]))
+    return cheaper(world, tiers.stored_ns[TIER_DISK], tiers.stored_count[TIER_DISK])
 
 
 @kernel
@@ -179,7 +185,9 @@ def offload_oldest(world):
     """Starts the copy of the least recently released page of the device to memory, or drops it
     where memory is full of what is in use. False if it has to wait for a copy to end."""
     pages, page = world[0].pages, world[0].pages.oldest
-    if copy_room(world, QUEUE_MEMORY) == 0 or disk_is_near(world):
+    if copy_room(world, QUEUE_MEMORY) == 0 or (
+            world[0].tiers.free_count[TIER_MEMORY] == 0 and world[0].copies.sinking_count > 0
+            and disk_is_near(world)):
         return False
     place = memory_place(world)
     if place == NO_ROW:
@@ -257,16 +265,64 @@ def keeps_pages(world, snapshot):
 
 @kernel
 def window_place(world, snapshot):
-    """A place for a page of a snapshot, or NO_ROW. A full memory drops the least recently used
-    snapshot that has pages there, if that is an older one."""
+    """A place in memory for a page of a snapshot, or NO_ROW. A full memory drops the least recently
+    used snapshot that has pages there, if that is an older one."""
     snapshots = world[0].snapshots
     row = snapshots.oldest
     while world[0].windows.place_free_count == 0 and row != snapshot:
         newer = snapshots.newer[row]
-        if snapshots.window_away[row] > 0:
+        if snapshots.window_away[row] > snapshots.window_stored[row]:
             evict_snapshot(world, row)
         row = newer
     return take_window_place(world)
+
+
+@kernel
+def stored_place(world, snapshot):
+    """A place on disk for a page of a snapshot, or NO_ROW. A full disk drops the least recently
+    used snapshot that has pages there, if that is an older one."""
+    snapshots = world[0].snapshots
+    row = snapshots.oldest
+    while world[0].windows.stored_free_count == 0 and row != snapshot:
+        newer = snapshots.newer[row]
+        if snapshots.window_stored[row] > 0:
+            evict_snapshot(world, row)
+        row = newer
+    return take_stored_place(world)
+
+
+@kernel
+def sink_window(world, snapshot, kept):
+    """Starts copies of what a snapshot has in memory to disk, until `kept` places of memory are
+    free or about to be; False if no more are to start, or none can."""
+    snapshots, windows = world[0].snapshots, world[0].windows
+    for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
+        k = index % snapshots.window_pages.shape[1]
+        if not lies_in_memory(world, snapshot, k):
+            continue
+        if (windows.place_free_count + windows.sinking_count >= kept
+                or windows.sinking_count >= world[0].copies.kind.shape[1] // 2
+                or copy_room(world, QUEUE_DISK) == 0):
+            return False
+        place = stored_place(world, snapshot)
+        if place == NO_ROW:
+            return False
+        begin_sinking(world, snapshot, k, place)
+    return True
+
+
+@kernel
+def sink_windows(world, kept):
+    """Starts the copies to disk that `sink_window` says, of the least recently used snapshots
+    first."""
+    snapshots, windows = world[0].snapshots, world[0].windows
+    row = snapshots.oldest
+    while windows.place_free_count + windows.sinking_count < kept and row != NO_ROW:
+        newer = snapshots.newer[row]
+        if (snapshots.window_away[row] > snapshots.window_stored[row]
+                and not sink_window(world, row, kept)):
+            return
+        row = newer
 
 
 @kernel
@@ -281,6 +337,8 @@ def offload_window(world, snapshot, most):
         if (copy_room(world, QUEUE_MEMORY) == 0 or windows.leaving_count >= most
                 or windows.moving_count >= windows.moving_max):
             return False
+        if windows.place_free_count == 0 and windows.sinking_count > 0 and disk_is_near(world):
+            return False
         place = window_place(world, snapshot)
         if place == NO_ROW:
             evict_snapshot(world, snapshot)
@@ -292,7 +350,8 @@ def offload_window(world, snapshot, most):
 @kernel
 def evict_windows(world):
     """Frees the least recently used snapshots until the next frame has its pages of group 1. Of
-    those behind them pages leave, for what slots wait for and some ahead."""
+    those behind them pages leave, for what slots wait for and some ahead; so they do from memory
+    to disk."""
     snapshots, windows, settings = world[0].snapshots, world[0].windows, world[0].settings
     needed, away = window_demand(world, world[0].programs.round_width)
     windows.needed_count = needed
@@ -307,6 +366,11 @@ def evict_windows(world):
     most = max(windows.moving_max // 2, 1)
     growing = world[0].slots.live_count - (-settings.prefill_tokens // settings.page_tokens)
     needed += away + min(growing, most)
+    if windows.stored_count > 0:
+        kept = min(max(needed - windows.free_count - windows.leaving_count, 0), most)
+        kept += ahead(windows.place_count, world[0].copies.kind.shape[1] // 2)
+        sink_windows(world, kept)
+        row = snapshots.oldest
     while windows.free_count + windows.leaving_count < needed and row != NO_ROW:
         newer = snapshots.newer[row]
         if keeps_pages(world, row) and not offload_window(world, row, most):

@@ -99,12 +99,15 @@ def bring_window(world, snapshot):
         return True
     for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
         k = index % snapshots.window_pages.shape[1]
-        if snapshots.window_pages[snapshot, k] != NO_ROW:
+        if (snapshots.window_pages[snapshot, k] != NO_ROW
+                or snapshots.window_sinking[snapshot, k] == 1):
             continue
+        stored = snapshots.window_places[snapshot, k] >= windows.place_count
+        queue = QUEUE_DISK if stored else QUEUE_MEMORY
         if (windows.free_count <= windows.needed_count or windows.moving_count >= windows.moving_max
-                or copy_room(world, QUEUE_MEMORY) == 0):
+                or copy_room(world, queue) == 0):
             break
-        begin_return(world, snapshot, k)
+        begin_return(world, snapshot, k, queue)
     return False
 
 

@@ -21,8 +21,10 @@ from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_RESTORE,
     COPY_SINK,
+    COPY_WINDOW_FETCH,
     COPY_WINDOW_OFFLOAD,
     COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
     PAGE_FETCHING,
     PAGE_IMMUTABLE,
     PAGE_LEAVING,
@@ -142,7 +144,8 @@ def settle_window_offload(world, entry, source, target, failed):
 
 @kernel
 def settle_window_restore(world, entry, source, target, failed):
-    """Memory -> device: readable, unless its snapshot has gone."""
+    """A tier -> device: readable, unless its snapshot has gone. source: a place as windows.py
+    numbers them."""
     windows, snapshots = world[0].windows, world[0].snapshots
     row, k = divmod(entry, snapshots.window_pages.shape[1])
     windows.moving_count -= 1
@@ -159,7 +162,34 @@ def settle_window_restore(world, entry, source, target, failed):
         snapshots.window_places[row, k] = NO_ROW
         snapshots.window_away[row] -= 1
         give_window_place(world, source)
-        world[0].counters.window_pages_restored += 1
+        if source >= windows.place_count:
+            snapshots.window_stored[row] -= 1
+            world[0].counters.window_pages_fetched += 1
+        else:
+            world[0].counters.window_pages_restored += 1
+
+
+@kernel
+def settle_window_sink(world, entry, source, target, failed):
+    """Memory -> disk, unless its snapshot is read or has gone. target: a place as windows.py
+    numbers them."""
+    windows, snapshots = world[0].windows, world[0].snapshots
+    row, k = divmod(entry, snapshots.window_pages.shape[1])
+    windows.sinking_count -= 1
+    if snapshots.window_places[row, k] != source:
+        give_window_place(world, source)
+        give_window_place(world, target)
+        return
+    snapshots.window_sinking[row, k] = 0
+    if failed or snapshots.readers[row] > 0:
+        give_window_place(world, target)
+        if snapshots.readers[row] == 0:
+            evict_snapshot(world, row)
+        return
+    give_window_place(world, source)
+    snapshots.window_places[row, k] = target
+    snapshots.window_stored[row] += 1
+    world[0].counters.window_pages_stored += 1
 
 
 @kernel
@@ -177,6 +207,12 @@ def settle_copy(world, queue, k):
         settle_window_offload(world, page, source, target, failed)
     elif kind == COPY_WINDOW_RESTORE:
         settle_window_restore(world, page, source, target, failed)
+    elif kind == COPY_WINDOW_SINK:
+        settle_window_sink(
+            world, page, source, target + world[0].windows.place_count, failed)
+    elif kind == COPY_WINDOW_FETCH:
+        settle_window_restore(
+            world, page, source + world[0].windows.place_count, target, failed)
     else:
         assert kind in (COPY_RESTORE, COPY_FETCH)
         tier = TIER_MEMORY if kind == COPY_RESTORE else TIER_DISK
@@ -192,7 +228,7 @@ def observe(world, queue, first, end):
     share = (now - began) // (end - first)
     for number in range(first, end):
         kind = copies.kind[queue, number % copies.kind.shape[1]]
-        if kind in (COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE):
+        if kind >= COPY_WINDOW_OFFLOAD:
             continue
         tier = TIER_MEMORY if kind in (COPY_RESTORE, COPY_OFFLOAD) else TIER_DISK
         if kind in (COPY_RESTORE, COPY_FETCH):
@@ -209,6 +245,7 @@ def observe(world, queue, first, end):
            "tiers.stored_ns tiers.stored_count "
            "pages.* prefixes.entry snapshots.* windows.* counters.snapshots_evicted "
            "counters.window_pages_offloaded counters.window_pages_restored "
+           "counters.window_pages_stored counters.window_pages_fetched "
            "counters.pages_offloaded counters.pages_stored counters.pages_restored_memory "
            "counters.pages_restored_disk counters.copies_failed",
 )

@@ -70,6 +70,8 @@ class Counters:
     pages_dropped_disk: scalar(i64)
     window_pages_offloaded: scalar(i64)
     window_pages_restored: scalar(i64)
+    window_pages_stored: scalar(i64)
+    window_pages_fetched: scalar(i64)
     copies_failed: scalar(i64)
     prompt_tokens_cached: scalar(i64)
     preempted: scalar(i64)

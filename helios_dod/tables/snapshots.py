@@ -34,10 +34,12 @@ class Snapshots:
     ids: i32["PAGE_TOKENS_MAX"]  # tokens past the page
     age: i64  # tick of its last use
     window_pages: i32["window_pages_max"]  # ring, as a slot's: pages of group 1 that it holds
-    window_places: i32["window_pages_max"]  # places in memory of those that are away or on the way
+    window_places: i32["window_pages_max"]  # places in a tier of those that are away or on the way
+    window_sinking: u8["window_pages_max"]  # 1: that place is in memory, a copy to disk in flight
     window_first: i32
     window_end: i32
-    window_away: i32  # of its pages, those that cannot be read on the device
+    window_away: i32  # of its pages, those that cannot be read on the device,
+    window_stored: i32  # and of those, what lies on disk
     window_lost: u8  # a copy of one failed: who reads it is sent back
     bucket_next: i32
     older: i32  # eviction list

@@ -4,7 +4,14 @@ from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, scalar, table
 from helios_dod.system import kernel
 from helios_dod.tables.copies import begin_copy
-from helios_dod.terms import COPY_WINDOW_OFFLOAD, COPY_WINDOW_RESTORE, QUEUE_MEMORY
+from helios_dod.terms import (
+    COPY_WINDOW_FETCH,
+    COPY_WINDOW_OFFLOAD,
+    COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
+    QUEUE_DISK,
+    QUEUE_MEMORY,
+)
 
 
 @table(rows="pages_max")
@@ -18,22 +25,30 @@ class Windows:
     are enough for every slot beside what snapshots hold (see runtime/selection.py), so a slot never
     waits for one once snapshots are evicted.
 
-    Pages that only snapshots hold leave for host memory, those of each snapshot for themselves:
-    entry k of its ring has a page of the device, or a place in memory, or both while a copy from
-    one to the other is in flight. The copy holds the page too; the place is the entry's, or the
-    copy's once the snapshot has gone. A slot takes the pages of a snapshot when all of them are on
-    the device. Copies in flight are at most as many as the pages beside those of slots, which do
-    not wait for those either.
+    Pages that only snapshots hold leave for host memory, and from there for disk, those of each
+    snapshot for themselves: entry k of its ring has a page of the device, or a place in a tier, or
+    both while a copy from one to the other is in flight. The copy holds the page too; the place is
+    the entry's, or the copy's once the snapshot has gone. On its way from memory to disk an entry
+    is SINKING: it has its place in memory, and both places are the copy's. A slot takes the pages
+    of a snapshot when all of them are on the device. Copies in flight from or to the device are at
+    most as many as the pages beside those of slots, which do not wait for those either.
+
+    Places of memory are 0 .. place_count - 1, those of disk stand behind them; copies count those
+    of each tier from 0.
     """
 
     references: i32
-    free: scalar(i32["pages_max"])  # stacks of free pages, and behind page_count of free places
+    free: scalar(i32["pages_max"])  # stacks of free pages, behind page_count of free places in
+    # memory, and behind place_count more of those on disk
     free_count: scalar(i32)
     page_count: scalar(i32)
     place_count: scalar(i32)  # pages that host memory can hold; 0: none leaves
     place_free_count: scalar(i32)
-    moving_count: scalar(i32)  # copies in flight
+    stored_count: scalar(i32)  # pages that the disk can hold
+    stored_free_count: scalar(i32)
+    moving_count: scalar(i32)  # copies in flight from or to the device
     leaving_count: scalar(i32)  # of them, those to memory
+    sinking_count: scalar(i32)  # copies in flight from memory to disk
     moving_max: scalar(i32)  # pages beside those of slots
     needed_count: scalar(i32)  # pages that running slots may take in this tick
 
@@ -79,12 +94,28 @@ def take_window_place(world):
 
 
 @kernel
-def give_window_place(world, place):
-    """Gives a place back."""
+def take_stored_place(world):
+    """A free place on disk, or NO_ROW."""
     windows = world[0].windows
-    assert 0 <= place < windows.place_count and windows.place_free_count < windows.place_count
-    windows.free[windows.page_count + windows.place_free_count] = place
-    windows.place_free_count += 1
+    if windows.stored_free_count == 0:
+        return NO_ROW
+    windows.stored_free_count -= 1
+    return windows.free[windows.page_count + windows.place_count + windows.stored_free_count]
+
+
+@kernel
+def give_window_place(world, place):
+    """Gives a place back to its tier."""
+    windows = world[0].windows
+    assert 0 <= place < windows.place_count + windows.stored_count
+    if place < windows.place_count:
+        assert windows.place_free_count < windows.place_count
+        windows.free[windows.page_count + windows.place_free_count] = place
+        windows.place_free_count += 1
+        return
+    assert windows.stored_free_count < windows.stored_count
+    windows.free[windows.page_count + windows.place_count + windows.stored_free_count] = place
+    windows.stored_free_count += 1
 
 
 @kernel
@@ -167,13 +198,15 @@ def drop_window(world, snapshot):
         page, place = snapshots.window_pages[snapshot, k], snapshots.window_places[snapshot, k]
         if page != NO_ROW:
             release_window_page(world, page)
-        else:
+        elif snapshots.window_sinking[snapshot, k] == 0:
             give_window_place(world, place)
         snapshots.window_pages[snapshot, k] = NO_ROW
         snapshots.window_places[snapshot, k] = NO_ROW
+        snapshots.window_sinking[snapshot, k] = 0
     snapshots.window_first[snapshot] = 0
     snapshots.window_end[snapshot] = 0
     snapshots.window_away[snapshot] = 0
+    snapshots.window_stored[snapshot] = 0
     snapshots.window_lost[snapshot] = 0
 
 
@@ -199,13 +232,37 @@ def begin_leaving(world, snapshot, k, place):
 
 
 @kernel
-def begin_return(world, snapshot, k):
-    """Starts the copy of an entry that is away; the caller has checked that there is room."""
+def lies_in_memory(world, snapshot, k):
+    """Does entry k of a snapshot's ring have a place in memory alone, and no copy in flight?"""
     snapshots = world[0].snapshots
-    page = take_window_page(world)  # by the copy
+    return (snapshots.window_pages[snapshot, k] == NO_ROW
+            and snapshots.window_places[snapshot, k] < world[0].windows.place_count
+            and snapshots.window_sinking[snapshot, k] == 0)
+
+
+@kernel
+def begin_sinking(world, snapshot, k, place):
+    """Starts the copy of an entry that lies in memory to a place on disk; the caller has checked
+    that there is room."""
+    windows, snapshots = world[0].windows, world[0].snapshots
+    assert place >= windows.place_count
+    snapshots.window_sinking[snapshot, k] = 1
+    windows.sinking_count += 1
+    begin_copy(world, QUEUE_DISK, COPY_WINDOW_SINK,
+               snapshot * snapshots.window_pages.shape[1] + k,
+               snapshots.window_places[snapshot, k], place - windows.place_count)
+
+
+@kernel
+def begin_return(world, snapshot, k, queue):
+    """Starts the copy of an entry that lies in a tier; the caller has checked that there is room in
+    the tier's queue."""
+    windows, snapshots = world[0].windows, world[0].snapshots
+    page, place = take_window_page(world), snapshots.window_places[snapshot, k]  # by the copy
     hold_window_page(world, page)
     snapshots.window_pages[snapshot, k] = page
-    world[0].windows.moving_count += 1
-    begin_copy(world, QUEUE_MEMORY, COPY_WINDOW_RESTORE,
+    windows.moving_count += 1
+    stored = queue == QUEUE_DISK
+    begin_copy(world, queue, COPY_WINDOW_FETCH if stored else COPY_WINDOW_RESTORE,
                snapshot * snapshots.window_pages.shape[1] + k,
-               snapshots.window_places[snapshot, k], page)
+               place - windows.place_count if stored else place, page)

@@ -25,8 +25,10 @@ from helios_dod.terms import (
     COPY_FETCH,
     COPY_OFFLOAD,
     COPY_SINK,
+    COPY_WINDOW_FETCH,
     COPY_WINDOW_OFFLOAD,
     COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
     QUEUE_DISK,
 )
 
@@ -88,26 +90,31 @@ class Planes:
 
 class Copies:
     """The tiers of one device. done: the eventfd that tells of every end. windowed: the planes of
-    page group 1, with window_places in pinned memory."""
+    page group 1, with window_places in pinned memory and window_stored at the end of the file."""
 
     def __init__(self, device: Device, planes: Planes, world: np.ndarray, done: int,
                  memory_pages: int, disk: mmap.mmap | None, windowed: Planes,
-                 window_places: int) -> None:
+                 window_places: int, window_stored: int = 0) -> None:
         self.device, self.planes, self._done = device, planes, done
         self._table = world[0]["copies"]
-        size = planes.page_bytes
+        size, window_size = planes.page_bytes, windowed.page_bytes
+        places, stored = window_places * window_size, window_stored * window_size
         self._memory = int(call("cuMemHostAlloc", memory_pages * size, PORTABLE))
-        self._held = host_bytes(self._memory, memory_pages * size).reshape(-1, size)
-        self._windows = 0
-        if window_places:
-            nbytes = window_places * windowed.page_bytes
-            self._windows = int(call("cuMemHostAlloc", nbytes, PORTABLE))
-        self._bounce = int(call("cuMemHostAlloc", size, PORTABLE))
-        self._page = host_bytes(self._bounce, size)
+        self._windows = int(call("cuMemHostAlloc", places, PORTABLE)) if places else 0
+        largest = max(size, window_size, 1)
+        self._bounce = int(call("cuMemHostAlloc", largest, PORTABLE))
+        self._page = host_bytes(self._bounce, largest)
         self._disk = disk
-        self._mapped = None if disk is None else np.frombuffer(disk, np.uint8).reshape(-1, size)
+        mapped = np.zeros(0, np.uint8) if disk is None else np.frombuffer(disk, np.uint8)
+        paged = len(mapped) - stored if disk is not None else 0
+        # Of each page group: its pages in memory and in the file.
+        self._held = [
+            (host_bytes(self._memory, memory_pages * size).reshape(-1, size),
+             mapped[:paged].reshape(-1, size)),
+            ((host_bytes(self._windows, places) if places else mapped[:0]).reshape(
+                window_places, window_size),
+             mapped[paged:].reshape(window_stored, window_size))]
         self._out, self._in, self._fetch = (call("cuStreamCreate", NON_BLOCKING) for _ in range(3))
-        largest = max(size, windowed.page_bytes, 1)
         count = min(max(UNDER_WAY_BYTES // largest, 2), UNDER_WAY_MAX)
         self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(count)]
         # Of each page group: its planes, where its pages lie in memory, shapes back and out.
@@ -187,13 +194,14 @@ class Copies:
 
     def _move(self, kind: int, source: int, target: int) -> None:
         """A copy that the disk takes part in, from its start to its end."""
-        assert self._mapped is not None
-        if kind == COPY_SINK:
-            np.copyto(self._mapped[target], self._held[source])
+        group = int(kind in (COPY_WINDOW_SINK, COPY_WINDOW_FETCH))
+        planes, (memory, disk) = self._groups[group][0], self._held[group]
+        if kind in (COPY_SINK, COPY_WINDOW_SINK):
+            np.copyto(disk[target], memory[source])
             return
-        assert kind == COPY_FETCH
-        np.copyto(self._page, self._mapped[source])
-        self.planes.copy(target, self._bounce, False, self._fetch, self.planes.shape(False))
+        assert kind in (COPY_FETCH, COPY_WINDOW_FETCH)
+        np.copyto(self._page[: planes.page_bytes], disk[source])
+        planes.copy(target, self._bounce, False, self._fetch, planes.shape(False))
         call("cuStreamSynchronize", self._fetch)
 
     def ended(self, queue: int) -> int:
@@ -220,7 +228,7 @@ class Copies:
             call("cuEventDestroy", event)
         for stream in (self._out, self._in, self._fetch):
             call("cuStreamDestroy", stream)
-        del self._held, self._page, self._mapped  # views of what is freed now
+        del self._held, self._page  # views of what is freed now
         for address in (self._memory, self._bounce, *filter(None, [self._windows])):
             call("cuMemFreeHost", address)
         if self._disk is not None:

@@ -187,7 +187,8 @@ class CudaExecutor:
         """Bytes of one page over all cache planes."""
         return sum(plane.row_bytes for plane in self.memory.caches())
 
-    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0) -> None:
+    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0,
+             window_stored: int = 0) -> None:
         """Pinned memory and a mapped file behind the device, and the streams that copy."""
         pitch = int(call(
             "cuDeviceGetAttribute", driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PITCH,
@@ -196,7 +197,7 @@ class CudaExecutor:
             Planes([(plane.address[0], plane.row_bytes) for plane in self.memory.paged(group)],
                    pitch) for group in (0, 1))
         self._copies = Copies(self.device, planes, self.memory.world, self._done, memory_pages,
-                              disk, windowed, window_places)
+                              disk, windowed, window_places, window_stored)
 
     def copy(self, queue: int, first: int, end: int) -> None:
         """Starts commands of world[0].copies."""

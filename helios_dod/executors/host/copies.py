@@ -23,8 +23,10 @@ from helios_dod.terms import (
     COPY_OFFLOAD,
     COPY_RESTORE,
     COPY_SINK,
+    COPY_WINDOW_FETCH,
     COPY_WINDOW_OFFLOAD,
     COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
 )
 
 LINE = 8  # words of a cache line
@@ -48,7 +50,7 @@ def move(planes, page, packed, out):
 @kernel(boundscheck=False)
 def run_copies(world, queue, first, end, planes, windowed, tiers, done, finished):
     """Commands first to end - 1 of a queue. planes, windowed: of page groups 0 and 1. tiers: int64
-    [3], addresses of memory, of disk, and of memory for page group 1."""
+    [4], addresses of memory and of disk, and of both for page group 1."""
     copies = world[0].copies
     page_bytes, window_bytes = planes[:, 1].sum(), windowed[:, 1].sum()
     for number in range(first, end):
@@ -63,6 +65,11 @@ def run_copies(world, queue, first, end, planes, windowed, tiers, done, finished
             move(windowed, source, tiers[2] + target * window_bytes, True)
         elif kind == COPY_WINDOW_RESTORE:
             move(windowed, target, tiers[2] + source * window_bytes, False)
+        elif kind == COPY_WINDOW_FETCH:
+            move(windowed, target, tiers[3] + source * window_bytes, False)
+        elif kind == COPY_WINDOW_SINK:
+            m.copy_bytes(
+                tiers[3] + target * window_bytes, tiers[2] + source * window_bytes, window_bytes)
         elif kind == COPY_FETCH:
             move(planes, target, tiers[1] + source * page_bytes, False)
         else:
@@ -75,20 +82,24 @@ def run_copies(world, queue, first, end, planes, windowed, tiers, done, finished
 
 class Copies:
     """The tiers of one host executor. done: the eventfd that tells of every end. windowed: the
-    planes of page group 1, with window_places in memory."""
+    planes of page group 1, with window_places in memory and window_stored at the end of the
+    file."""
 
     def __init__(self, planes: np.ndarray, world: np.ndarray, done: int, memory_pages: int,
-                 disk: mmap.mmap | None, windowed: np.ndarray, window_places: int) -> None:
+                 disk: mmap.mmap | None, windowed: np.ndarray, window_places: int,
+                 window_stored: int = 0) -> None:
         self.world, self._done, self._disk = world, done, disk
         self._planes, self._windowed = planes, windowed
         self.page_bytes = int(planes[:, 1].sum())
         self.memory = buffers.aligned_zeros(memory_pages * self.page_bytes)
-        self.windows = buffers.aligned_zeros(window_places * int(windowed[:, 1].sum()))
+        window_bytes = int(windowed[:, 1].sum())
+        self.windows = buffers.aligned_zeros(window_places * window_bytes)
         self._tiers = np.array(
-            [self.memory.ctypes.data, 0, self.windows.ctypes.data], np.int64)
+            [self.memory.ctypes.data, 0, self.windows.ctypes.data, 0], np.int64)
         if disk is not None:
             self._mapped = np.frombuffer(disk, np.uint8)
             self._tiers[1] = self._mapped.ctypes.data
+            self._tiers[3] = self._tiers[1] + len(disk) - window_stored * window_bytes
         self.finished = buffers.aligned_zeros(8 * LINE * COPY_QUEUES).view(np.int64)
         self._handed = [0] * COPY_QUEUES
         self._failure: BaseException | None = None

@@ -197,11 +197,12 @@ class HostExecutor:
             self.submit(0, self._entries.shape[1] - 1, self._sequence)
         self.drain()
 
-    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0) -> None:
+    def back(self, memory_pages: int, disk: mmap.mmap | None, window_places: int = 0,
+             window_stored: int = 0) -> None:
         """Memory and a mapped file behind the cache, and the threads that copy."""
         self._copies = Copies(
             self._planes, self.memory.world, self._done, memory_pages, disk, self.memory.windowed,
-            window_places)
+            window_places, window_stored)
 
     def copy(self, queue: int, first: int, end: int) -> None:
         """Starts commands of world[0].copies."""
