@@ -40,7 +40,8 @@ HEAVY = ("torch", "triton", "gguf", "transformers", "safetensors", "sentencepiec
 BASE = ("limits", "schema", "terms", "system", "words", "decoding", "folders", "errors",
         "compiling", "bounds")
 MAY_IMPORT = {
-    "limits": (), "terms": (), "errors": (), "folders": (), "progress": (), "compiling": (),
+    "limits": (), "terms": (), "errors": (), "folders": (), "kept": (), "progress": (),
+    "compiling": (),
     "schema": ("limits",), "code_cache": ("folders",), "system": ("code_cache",),
     "decoding": ("system", "limits"), "words": (), "bounds": ("errors",),
     "tables": (*BASE, "tables"),
@@ -52,13 +53,13 @@ MAY_IMPORT = {
     "engine": (*BASE, "tables", "systems", "schedule", "world", "executors.base", "grammars.base",
                "recording"),
     "grammars": (*BASE, "tables", "grammars"),
-    "executors": (*BASE, "tables", "world", "contract.prepared", "executors"),
+    "executors": (*BASE, "kept", "tables", "world", "contract.prepared", "executors"),
     "contract": ("limits", "errors", "contract"),
     "cores": ("limits", "errors", "folders", "progress", "contract", "cores", "ignition"),
     "frontend": (*BASE, "edges", "world", "contract", "cores", "grammars", "frontend"),
-    "runtime": (*BASE, "code_cache", "progress", "recording", "tables", "systems", "schedule",
-                "world", "edges", "engine", "executors", "contract", "cores", "grammars",
-                "runtime"),
+    "runtime": (*BASE, "code_cache", "kept", "progress", "recording", "tables", "systems",
+                "schedule", "world", "edges", "engine", "executors", "contract", "cores",
+                "grammars", "runtime"),
 }
 MAY_IMPORT_WIRE = ("contract", "cores", "ignition", "simulation")
 

@@ -16,6 +16,7 @@ from helios_dod.contract.operations import (
     REPORTS,
     ROUNDS,
     ROW_DOMAINS,
+    TIMED,
     VERIFIED,
     Touch,
 )
@@ -90,6 +91,8 @@ class Bodies:
                 least = self.rows_of_state[declared.body]
                 self.rows_of_state[declared.body] = min(least, rows) if own else rows
                 own.append(declared)
+        self.producers = {graph.body: graph.name for graph in manifest.tuning
+                          if graph.WhichOneof("code") != "cuda_body"}
         hosted = [p for own in self.programs for p in own]
         self.extents = [Extents(serving, own, rows) for own, rows in zip(
             self.programs, self.rows_of_state, strict=True)]
@@ -173,7 +176,8 @@ class Body:
         self.all, self.number = bodies, number
         self.extents = bodies.extents[number]
         self.programs = bodies.programs[number]
-        self.name = self.programs[0].name if self.programs else "no program"
+        self.producer = bodies.producers.get(number, "")
+        self.name = self.producer or (self.programs[0].name if self.programs else "no program")
         self.written: dict[int, set[str]] = {}
         self.passed: set[tuple[Any, ...]] = set()  # operations, but for weights and planes
         self.drafted = 0  # steps
@@ -185,11 +189,12 @@ class Body:
         for at, one in enumerate(self.all.operations[self.number]):
             name, part = one.name, one.part
             domain = self.domain(name, part)
-            found = self._rounds(name, part, domain)
+            found = self._trials(name, domain) or self._rounds(name, part, domain)
             if found is None and one.number not in shaped:
                 found = self._shape(one)
                 shaped.add(one.number)
-            like = (name, domain, self.verified > 0, one.same)
+            like = (name, domain, self.verified > 0, one.same,
+                    getattr(part, "trial_rows", 0))
             if found is None and (like not in self.passed or name == "copy_state_rows"):
                 found = self._rows(one, domain) or self._values(one, domain)
                 self.passed.add(like)
@@ -206,6 +211,19 @@ class Body:
             return "lanes" if name == "advance" else "packed"
         rows = 0 if name in (*ROUNDS, "copy_state_rows") else getattr(part, "rows", 0)
         return ROW_DOMAINS[rows] if rows else DOMAINS.get(name, "lanes")
+
+    def _trials(self, name: str, domain: str) -> Problem:
+        """A tuning graph has no requests: it times products of trial rows, and nothing else does.
+        """
+        field = {"mark_time": "output", "choose_fastest": "marks"}.get(name, "rows")
+        if name in TIMED or domain == "trial":
+            if self.programs or not self.producer:
+                return field, "tuning graphs alone", self.name
+            if name not in (*TIMED, "product"):
+                return field, "products alone in ROWS_TRIAL", name
+        elif self.producer:
+            return field, "products of ROWS_TRIAL and what times them in a tuning graph", name
+        return None
 
     def _rounds(self, name: str, part: Any, domain: str) -> Problem:
         """Drafts and their verification are of speculative programs, step after step."""
@@ -260,7 +278,12 @@ class Body:
                 continue
             wanted = {"rows": domain, "spans": "drawn" if domain == "drawn" else "lanes",
                       "reports": "lanes" if self.verified else domain}.get(touch.rows, touch.rows)
-            if not self.extents.holds(self.all.rows[number], wanted):
+            if wanted == "trial":
+                symbol, times = self.all.rows[number]
+                if symbol or times < one.part.trial_rows:
+                    return touch.field, f"{one.part.trial_rows} rows", describe_buffer(
+                        self.all.buffers[number])
+            elif not self.extents.holds(self.all.rows[number], wanted):
                 return touch.field, f"rows for {self._count(wanted)}", describe_buffer(
                     self.all.buffers[number])
             column = self.all.buffers[number].completion

@@ -52,6 +52,8 @@ def decode(
     programs = prepare_graphs(model, manifest, uses)
     _check_variants(serving, programs)
     cache = prepare_cache(serving, manifest, programs, uses)
+    tuning = prepare_tuning(
+        manifest, programs, uses, frozenset(table.buffer for table in model.cache.tables))
     check_bodies(serving, manifest, programs)
     return PreparedContract(
         version=version, served_id=serving.served_id, aliases=tuple(serving.aliases),
@@ -62,8 +64,7 @@ def decode(
         cache=cache, programs=programs,
         completions=completion_buffers(manifest), frontend=prepare_frontend(model),
         vision=prepare_vision(model), speculative_widths=_prepare_widths(serving, programs),
-        tuning=prepare_tuning(
-            manifest, programs, uses, frozenset(table.buffer for table in model.cache.tables)),
+        tuning=tuning,
         staging_tables=tuple(PreparedStagingTable(
             table.name, table.buffer, table.frames, tuple(table.consumer_ranks))
             for table in manifest.tables),

@@ -32,6 +32,7 @@ EVERY_PLANE = ("copy_pages",)  # operations that read and write every CACHE buff
 BY_NUMBER = ("weight", "matrix", "table", "cache", "store")  # the others are operands
 ROUNDS = ("draft", "verify", "commit_state_rows")  # operations of speculative programs alone
 VERIFIED = ("adjust_logits", "sample", "advance")  # what stands behind a Verify
+TIMED = ("mark_time", "choose_fastest")  # operations of tuning graphs alone
 REPORTS = {  # completion column, a proto CompletionField, of each report
     ("sample", "logprob"): 11, ("sample", "top_tokens"): 12, ("sample", "top_logprobs"): 13,
     ("score", "output"): 14}
@@ -39,7 +40,7 @@ REPORTS = {  # completion column, a proto CompletionField, of each report
 DOMAINS = {"select_tokens": "packed", "rotary": "packed", "cache_write": "packed",
            "attention": "packed", "score": "packed", "recurrent_scan": "packed",
            "causal_convolution": "packed", "adjust_logits": "sampled", "sample": "sampled"}
-ROW_DOMAINS = {1: "packed", 2: "lanes", 3: "sampled", 4: "drawn"}  # by proto RowDomain
+ROW_DOMAINS = {1: "packed", 2: "lanes", 3: "sampled", 4: "drawn", 5: "trial"}  # by proto RowDomain
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ _DECLARED = {
         matrix  weight                      -         any       -
         write   output                      rows      outputs   f32
         weight  bias?has_bias               -         outputs   f32
-        update  output?accumulate           rows      outputs   f32""",
+        update  output?accumulate           rows      outputs   f32
+        index   selected?has_selected       one       >=3       i32      any""",
     "rotary": """
         update  operand                     rows      any       f32
         index   position                    rows      1         i32      any
@@ -233,6 +235,12 @@ _DECLARED = {
         cache   cache                       -         any       -
         update  storage                     @row      any       bytes
         store   cache?restore               -         any       -""",
+    "mark_time": """
+        write   output                      one       1         i64""",
+    "choose_fastest": """
+        read    marks                       one       >=2       i64
+        update  best                        one       any       i64
+        write   selected                    one       1         i32      number""",
 }
 
 

@@ -12,9 +12,10 @@ from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
 from helios_dod.limits import BIAS_MAX, MASK_BITS, TOP_LOGPROBS_MAX
 
-TYPES = {"f32": (wire.F32,), "i32": (wire.I32,), "u32": (wire.U32,),
+TYPES = {"f32": (wire.F32,), "i32": (wire.I32,), "u32": (wire.U32,), "i64": (wire.I64,),
          "word": (wire.F32, wire.I32, wire.U32), "seed": (wire.U64, wire.U32, wire.I32),
          "bytes": (wire.F32, wire.F16, wire.BF16, wire.U32, wire.I64, wire.U64, wire.U8, wire.I8)}
+TRIAL_ROWS_MAX = 1024  # of a product in a tuning graph
 PLAIN_TABLES = (wire.F32, wire.F16, wire.BF16)
 Problem = tuple[str, str, object] | None  # field, expected, got
 
@@ -212,8 +213,22 @@ def _copy_partial_page(op: Operation) -> Problem:
         "storage", f"at least {nbytes} bytes, a page of {plane.name}", room)
 
 
+def _product(op: Operation) -> Problem:
+    rows, trial = op.part.trial_rows, op.part.rows == wire.ROWS_TRIAL
+    right = 0 < rows <= TRIAL_ROWS_MAX if trial else rows == 0
+    return None if right else (
+        "trial_rows", f"1 to {TRIAL_ROWS_MAX}" if trial else "0 without ROWS_TRIAL", rows)
+
+
+def _choose_fastest(op: Operation) -> Problem:
+    marks, best = op.width("marks"), op.width("best")
+    right = marks is not None and best == marks - 1
+    return None if right else ("best", f"{marks} - 1 columns, one a candidate", best)
+
+
 RELATIONS: dict[str, Callable[[Operation], Problem]] = {
     "normalise": _normalise, "embed": _embed, "rotary": _rotary, "cache_write": _cache_write,
     "attention": _attention, "recurrent_scan": _recurrent_scan,
     "causal_convolution": _causal_convolution, "copy_state_rows": _copy_state_rows,
-    "copy_partial_page": _copy_partial_page}
+    "copy_partial_page": _copy_partial_page, "choose_fastest": _choose_fastest,
+    "product": _product}

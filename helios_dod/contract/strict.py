@@ -21,6 +21,7 @@ ZERO_MEANS_NONE = frozenset({
     "helios.Buffer.completion", "helios.CudaAddress.use", "helios.Rotary.rows",
     "helios.RecurrentScan.rows", "helios.CausalConvolution.rows",
     "helios.CacheWrite.rows", "helios.Attention.rows", "helios.Sample.rows",
+    "helios.Product.kernel",
 })
 
 TEXT_NBYTES_MAX = 4096  # of one string

@@ -1,6 +1,7 @@
 """The one interface between the scheduler and a device."""
 
 import mmap
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,6 +46,16 @@ def available_bytes() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+def processor_name() -> str:
+    """The processor's model by /proc/cpuinfo, or the machine's architecture."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file
+                        if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
 
 
 class DeviceError(RuntimeError):

@@ -10,6 +10,7 @@ from helios_dod.frontend.template import ChatTemplate
 from helios_dod.ignition.checkpoints import open_checkpoint
 from helios_dod.ignition.checkpoints.checkpoint import Checkpoint
 from helios_dod.ignition.preparation.options import Options
+from helios_dod.ignition.preparation.tuning import with_tuning
 from helios_dod.ignition.prepared import PreparationError, Prepared
 from helios_dod.ignition.recipes import prepare
 from helios_dod.ignition.recipes.shapes import checkpoint_of as open_shape
@@ -50,7 +51,7 @@ def make_core(
     if weight_type != "bf16" and target_device == "host":
         raise PreparationError(f"weights {weight_type}: expected target cuda-sm90, got host")
     if target_device == "host":
-        prepared = prepare(opened, options, recipe)
+        prepared = with_tuning(prepare(opened, options, recipe))
     else:
         prepared = _for_cuda(opened, options, recipe, weight_type)
     if random_weights is not None:

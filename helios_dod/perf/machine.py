@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helios_dod import __version__
+from helios_dod.executors.base import processor_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -18,7 +19,7 @@ def machine() -> dict[str, str]:
 
     return {"python": platform.python_version(), "numba": numba.__version__,
             "numpy": numpy.__version__, "helios": __version__, "commit": commit(),
-            "processor": processor(), "processors": str(len(os.sched_getaffinity(0)))}
+            "processor": processor_name(), "processors": str(len(os.sched_getaffinity(0)))}
 
 
 def conditions(seed: int, warm_up: int, repeats: int) -> dict[str, Any]:
@@ -41,13 +42,3 @@ def commit(package: Path = PACKAGE) -> str:
         return found[:12] + (" changed" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, ValueError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def processor() -> str:
-    """The processor's own name."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file
-                        if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()

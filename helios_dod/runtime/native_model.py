@@ -191,13 +191,14 @@ class NativeModel:
     def report(self) -> str:
         """One line for the person who starts a server."""
         rank = self.manifests()[0]
-        geometry = rank.geometry
+        geometry, tuned = rank.geometry, getattr(self.engine.executor, "tuned", None)
         weights = (f"weights {format_bytes(rank.weight_bytes)} in {self.phases['weights']:.2f} s"
                    if self.engine.executor.reads_weights else
                    f"{self.engine.executor.name} executor: no model is computed")
         return (f"{weights}; cache {format_bytes(rank.cache_bytes)}: {geometry.pages} pages of "
                 f"{geometry.page_tokens} tokens, {geometry.slots} requests of "
-                f"{self.plan.selection.context_tokens} tokens at once{self._behind()}")
+                f"{self.plan.selection.context_tokens} tokens at once{self._behind()}"
+                + (f"; kernels: {tuned}" if tuned else ""))
 
     def _behind(self) -> str:
         """What the report says of the tiers."""

@@ -36,6 +36,7 @@ def require_packed(binding: PreparedBinding, field: str) -> None:
 
 def require_served(contract: PreparedContract, programs: Iterable[int], executor: str) -> None:
     """Raises ContractError for sources that packing does not know and bodies of another device."""
+    devices = {graph.name: graph.device_body for graph in contract.tuning}
     for index in programs:
         program = contract.programs[index]
         field = f"contract.model.graphs ({program.name})"
@@ -53,10 +54,13 @@ def require_served(contract: PreparedContract, programs: Iterable[int], executor
         if program.cursor and executor == "host":
             raise ContractError("contract.model.cache.cursor_state",
                                 "none: host operations report no draft cursor", program.name)
-        if program.tuned and executor not in DEVICE_EXECUTORS:
-            raise ContractError(f"{field}.tuned_bindings",
-                                f"none: executor {executor} runs no tuning graphs",
-                                program.tuned[0][1])
+        for i, (_, producer) in enumerate(program.tuned):
+            if devices[producer] != program.device_body:
+                nodes = "CUDA nodes" if program.device_body else "host operations"
+                raise ContractError(
+                    f"{field}.tuned_bindings[{i}].producer",
+                    f"{nodes}, as the program's: of others executor {executor} runs no tuning "
+                    "graphs", producer)
     _require_views(contract, programs)
     _require_restoring(contract, programs)
 

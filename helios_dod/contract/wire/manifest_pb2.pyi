@@ -93,6 +93,7 @@ class RowDomain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROWS_LANES: _ClassVar[RowDomain]
     ROWS_SAMPLED: _ClassVar[RowDomain]
     ROWS_DRAWN: _ClassVar[RowDomain]
+    ROWS_TRIAL: _ClassVar[RowDomain]
 
 class ActivationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -120,6 +121,12 @@ class RotaryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROTARY_KIND_UNSPECIFIED: _ClassVar[RotaryKind]
     HALVES: _ClassVar[RotaryKind]
     INTERLEAVED: _ClassVar[RotaryKind]
+
+class ProductKernel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRODUCT_KERNEL_UNSPECIFIED: _ClassVar[ProductKernel]
+    PRODUCT_DIRECT: _ClassVar[ProductKernel]
+    PRODUCT_EXPANDED: _ClassVar[ProductKernel]
 
 class CudaParameterKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -213,6 +220,7 @@ ROWS_PACKED: RowDomain
 ROWS_LANES: RowDomain
 ROWS_SAMPLED: RowDomain
 ROWS_DRAWN: RowDomain
+ROWS_TRIAL: RowDomain
 ACTIVATION_KIND_UNSPECIFIED: ActivationKind
 SILU: ActivationKind
 GELU_TANH: ActivationKind
@@ -228,6 +236,9 @@ LAYER: NormKind
 ROTARY_KIND_UNSPECIFIED: RotaryKind
 HALVES: RotaryKind
 INTERLEAVED: RotaryKind
+PRODUCT_KERNEL_UNSPECIFIED: ProductKernel
+PRODUCT_DIRECT: ProductKernel
+PRODUCT_EXPANDED: ProductKernel
 CUDA_PARAMETER_KIND_UNSPECIFIED: CudaParameterKind
 CUDA_POINTER: CudaParameterKind
 CUDA_WORDS: CudaParameterKind
@@ -395,7 +406,7 @@ class Normalise(_message.Message):
     def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., kind: _Optional[_Union[NormKind, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., weight: _Optional[int] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., epsilon: _Optional[float] = ..., group: _Optional[int] = ...) -> None: ...
 
 class Product(_message.Message):
-    __slots__ = ("rows", "input", "weight", "output", "bias", "has_bias", "accumulate")
+    __slots__ = ("rows", "input", "weight", "output", "bias", "has_bias", "accumulate", "kernel", "selected", "has_selected", "trial_rows")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +414,10 @@ class Product(_message.Message):
     BIAS_FIELD_NUMBER: _ClassVar[int]
     HAS_BIAS_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    HAS_SELECTED_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_ROWS_FIELD_NUMBER: _ClassVar[int]
     rows: RowDomain
     input: Operand
     weight: int
@@ -410,7 +425,11 @@ class Product(_message.Message):
     bias: int
     has_bias: bool
     accumulate: bool
-    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., weight: _Optional[int] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., accumulate: _Optional[bool] = ...) -> None: ...
+    kernel: ProductKernel
+    selected: Operand
+    has_selected: bool
+    trial_rows: int
+    def __init__(self, rows: _Optional[_Union[RowDomain, str]] = ..., input: _Optional[_Union[Operand, _Mapping]] = ..., weight: _Optional[int] = ..., output: _Optional[_Union[Operand, _Mapping]] = ..., bias: _Optional[int] = ..., has_bias: _Optional[bool] = ..., accumulate: _Optional[bool] = ..., kernel: _Optional[_Union[ProductKernel, str]] = ..., selected: _Optional[_Union[Operand, _Mapping]] = ..., has_selected: _Optional[bool] = ..., trial_rows: _Optional[int] = ...) -> None: ...
 
 class Rotary(_message.Message):
     __slots__ = ("operand", "position", "frequencies", "kind", "head", "magnitude", "rows")
@@ -798,8 +817,26 @@ class CommitStateRows(_message.Message):
     state: Operand
     def __init__(self, state_row: _Optional[_Union[Operand, _Mapping]] = ..., state: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
 
+class MarkTime(_message.Message):
+    __slots__ = ("output",)
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    output: Operand
+    def __init__(self, output: _Optional[_Union[Operand, _Mapping]] = ...) -> None: ...
+
+class ChooseFastest(_message.Message):
+    __slots__ = ("marks", "best", "selected", "first")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    marks: Operand
+    best: Operand
+    selected: Operand
+    first: int
+    def __init__(self, marks: _Optional[_Union[Operand, _Mapping]] = ..., best: _Optional[_Union[Operand, _Mapping]] = ..., selected: _Optional[_Union[Operand, _Mapping]] = ..., first: _Optional[int] = ...) -> None: ...
+
 class HostOperation(_message.Message):
-    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page", "draft", "verify", "commit_state_rows")
+    __slots__ = ("scatter_rows", "fill_rows", "update_page_table", "copy_pages", "select_tokens", "embed", "normalise", "product", "rotary", "cache_write", "attention", "activation", "select_rows", "adjust_logits", "sample", "advance", "score", "recurrent_scan", "causal_convolution", "copy_state_rows", "copy_partial_page", "draft", "verify", "commit_state_rows", "mark_time", "choose_fastest")
     SCATTER_ROWS_FIELD_NUMBER: _ClassVar[int]
     FILL_ROWS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_PAGE_TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -824,6 +861,8 @@ class HostOperation(_message.Message):
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     VERIFY_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STATE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MARK_TIME_FIELD_NUMBER: _ClassVar[int]
+    CHOOSE_FASTEST_FIELD_NUMBER: _ClassVar[int]
     scatter_rows: ScatterRows
     fill_rows: FillRows
     update_page_table: UpdatePageTable
@@ -848,7 +887,9 @@ class HostOperation(_message.Message):
     draft: Draft
     verify: Verify
     commit_state_rows: CommitStateRows
-    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., commit_state_rows: _Optional[_Union[CommitStateRows, _Mapping]] = ...) -> None: ...
+    mark_time: MarkTime
+    choose_fastest: ChooseFastest
+    def __init__(self, scatter_rows: _Optional[_Union[ScatterRows, _Mapping]] = ..., fill_rows: _Optional[_Union[FillRows, _Mapping]] = ..., update_page_table: _Optional[_Union[UpdatePageTable, _Mapping]] = ..., copy_pages: _Optional[_Union[CopyPages, _Mapping]] = ..., select_tokens: _Optional[_Union[SelectTokens, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., normalise: _Optional[_Union[Normalise, _Mapping]] = ..., product: _Optional[_Union[Product, _Mapping]] = ..., rotary: _Optional[_Union[Rotary, _Mapping]] = ..., cache_write: _Optional[_Union[CacheWrite, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., select_rows: _Optional[_Union[SelectRows, _Mapping]] = ..., adjust_logits: _Optional[_Union[AdjustLogits, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., recurrent_scan: _Optional[_Union[RecurrentScan, _Mapping]] = ..., causal_convolution: _Optional[_Union[CausalConvolution, _Mapping]] = ..., copy_state_rows: _Optional[_Union[CopyStateRows, _Mapping]] = ..., copy_partial_page: _Optional[_Union[CopyPartialPage, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., commit_state_rows: _Optional[_Union[CommitStateRows, _Mapping]] = ..., mark_time: _Optional[_Union[MarkTime, _Mapping]] = ..., choose_fastest: _Optional[_Union[ChooseFastest, _Mapping]] = ...) -> None: ...
 
 class HostBody(_message.Message):
     __slots__ = ("operations",)

@@ -1,5 +1,6 @@
 """The host executor: binds a manifest to memory and runs its programs on own threads."""
 
+import contextlib
 import mmap
 import os
 import threading
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 from numba import typeof, types
 
-from helios_dod.executors.base import DeviceError, Geometry
+from helios_dod.executors.base import DeviceError, Geometry, processor_name
 from helios_dod.executors.host import attention, attention_tile, buffers, plan, products, run
 from helios_dod.executors.host.copies import Copies
+from helios_dod.executors.tuning import Bench, Tuned, tune
 from helios_dod.limits import FRAMES_MAX
 
 HOST_COPIES = 256  # page pairs of one copy_pages submission
 DRAIN_POLL_S = 0.0002
+TRIAL_POLL_S = 0.00002  # while a tuning graph runs
 
 
 class HostExecutor:
@@ -46,6 +49,7 @@ class HostExecutor:
         self._sequence = 0
         self._copies: Copies | None = None
         self._closed = False
+        self.tuned: Tuned | None = None  # what tuning took, where there was any
 
     def load(
         self,
@@ -62,7 +66,8 @@ class HostExecutor:
         self._host_count = np.zeros(1, np.int32)
         self._host_pairs = np.zeros((HOST_COPIES, 2), np.int32)
         self._entries = np.zeros(
-            (FRAMES_MAX, len(manifest.programs) + 1, run.QUEUE_WORDS), np.int64
+            (FRAMES_MAX, len(manifest.programs) + len(manifest.tuning) + 1, run.QUEUE_WORDS),
+            np.int64,
         )
         tables: list[np.ndarray] = []
         steps: list[np.ndarray] = []
@@ -70,7 +75,7 @@ class HostExecutor:
         for frame, planner in enumerate(planners):
             bodies = [
                 [planner.words(op) for op in manifest.host_bodies[program.body].operations]
-                for program in manifest.programs
+                for program in [*manifest.programs, *manifest.tuning]
             ]
             for number, rows in enumerate([*bodies, [self._copy_words()]]):
                 table = np.array(rows or [np.zeros(plan.WORDS, np.int64)])
@@ -95,6 +100,30 @@ class HostExecutor:
         ]
         self._compile()
         self._start()
+        self._tune(manifest)
+
+    def _tune(self, manifest: Any) -> None:
+        """Runs the tuning graphs. They stand behind the programs; nothing is in flight."""
+        first = len(manifest.programs)
+
+        def write(index: int, data: bytes) -> None:
+            self.memory.owned[index][:] = np.frombuffer(data, np.uint8)
+
+        self.tuned = tune(manifest, range(first), Bench(
+            f"{processor_name()}, {self.thread_count} threads",
+            lambda number: self._run_now(first + number),
+            lambda index: self.memory.owned[index].tobytes(), write))
+        if self.tuned is not None:  # their ends were polled for
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._done)
+
+    def _run_now(self, number: int) -> None:
+        """Runs an entry on frame 0 to its end; its sequence is that before the first program's."""
+        self.submit(0, number, 0)
+        control = self._control
+        while control[run.COMPLETED] < control[run.SUBMITTED]:
+            self._check()
+            time.sleep(TRIAL_POLL_S)
 
     def _give_parts(self) -> None:
         """Memory for the states of attention segments that are computed apart."""

@@ -155,6 +155,25 @@ def yield_processor(typing_context):
     return types.void(), generate
 
 
+MONOTONIC = 1  # CLOCK_MONOTONIC
+SECOND_NS = 1_000_000_000
+
+
+@intrinsic
+def monotonic_ns(typing_context):
+    """clock_gettime(2) of the monotonic clock, in nanoseconds."""
+
+    def generate(context, builder, signature, args):
+        place = cgutils.alloca_once(builder, I64, 2)  # seconds, nanoseconds
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(I32, [I32, place.type]), "clock_gettime")
+        builder.call(function, [ir.Constant(I32, MONOTONIC), place])
+        seconds, rest = (builder.load(builder.gep(place, [ir.Constant(I32, i)])) for i in range(2))
+        return builder.add(builder.mul(seconds, ir.Constant(I64, SECOND_NS)), rest)
+
+    return types.int64(), generate
+
+
 def _transfer(builder, name, descriptor, value):
     """read(2) or write(2) of one 64-bit word, the unit of an eventfd."""
     slot = cgutils.alloca_once_value(builder, value)

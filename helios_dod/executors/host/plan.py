@@ -18,7 +18,7 @@ from helios_dod.executors.host.microkernels import variant_of
 from helios_dod.executors.host.recurrence import STRENGTH_SIGMOID, STRENGTH_STEP
 
 WORDS = 48
-PACKED, LANES, SAMPLED, DRAWN = 1, 2, 3, 4  # proto RowDomain
+PACKED, LANES, SAMPLED, DRAWN, TRIAL = 1, 2, 3, 4, 5  # proto RowDomain
 VERIFIED = 3  # operations behind a VERIFY that belong to it
 
 # Kinds: the field numbers of proto HostOperation.
@@ -47,7 +47,9 @@ VERIFIED = 3  # operations behind a VERIFY that belong to it
     DRAFT,
     VERIFY,
     COMMIT_STATE_ROWS,
-) = range(1, 25)
+    MARK_TIME,
+    CHOOSE_FASTEST,
+) = range(1, 27)
 # Operations on rows alone: those of one domain that follow each other make one step.
 ROW_LOCAL = {
     SCATTER_ROWS, FILL_ROWS, SELECT_TOKENS, EMBED, NORMALISE, ROTARY, CACHE_WRITE,
@@ -138,13 +140,8 @@ class Planner:
         return LANES, [*self._operands(op, "source slot destination"), self._row_size(op.source)]
 
     def _fill_rows(self, op: Any) -> tuple[int, list[int]]:
-        return LANES, [
-            0,
-            0,
-            *self._operands(op, "slot destination"),
-            self._row_size(op.destination),
-            op.value,
-        ]
+        return LANES, [0, 0, *self._operands(op, "slot destination"),
+                       self._row_size(op.destination), op.value]
 
     def _update_page_table(self, op: Any) -> tuple[int, list[int]]:
         return 0, self._operands(op, "count updates table")
@@ -206,7 +203,16 @@ class Planner:
             block_bytes,
             self._address(op.bias) if op.has_bias else 0,
             int(op.accumulate),
+            op.kernel,
+            self._operand(op.selected)[0] if op.has_selected else 0,
+            op.trial_rows,
         ]
+
+    def _mark_time(self, op: Any) -> tuple[int, list[int]]:
+        return 0, self._operands(op, "output")
+
+    def _choose_fastest(self, op: Any) -> tuple[int, list[int]]:
+        return 0, [*self._operands(op, "marks best selected"), self._width(op.best), op.first]
 
     def _rotary(self, op: Any) -> tuple[int, list[int]]:
         count = self.buffer(op.frequencies).shape[0]
@@ -283,13 +289,8 @@ class Planner:
 
     def _activation(self, op: Any) -> tuple[int, list[int]]:
         up = self._operand(op.up) if op.has_up else [0, 0]
-        return op.rows, [
-            *self._operand(op.gate),
-            *up,
-            *self._operand(op.output),
-            op.kind,
-            self._width(op.gate),
-        ]
+        return op.rows, [*self._operand(op.gate), *up, *self._operand(op.output), op.kind,
+                         self._width(op.gate)]
 
     def _select_rows(self, op: Any) -> tuple[int, list[int]]:
         return op.rows, [*self._operands(op, "input index output"), self._row_size(op.input)]

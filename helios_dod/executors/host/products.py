@@ -28,7 +28,10 @@ LANES = v.LANES
 VECTORS = 4 if LANES == 16 else 2
 KERNEL_ROWS = VECTORS * LANES
 BLOCK_ROWS = 128  # activation rows of a chunk
-EXPAND_FROM = 9  # activation rows from which expanded weights pay
+EXPAND_FROM = 9  # activation rows from which expanded weights pay, where nothing else is said
+DIRECT, EXPANDED = 1, 2  # proto ProductKernel
+TUNED_ROWS = (4, 8, 16)  # the most activation rows of each place of a tuned row of kernels,
+TUNED_FROM = 3  # and the fewest that it says anything of
 CLAIMS = 8  # chunks a thread claims at least, where there are enough panels
 
 EXPANDED_BYTES = EXPAND_COLUMNS * PANEL_ROWS * 4
@@ -39,6 +42,7 @@ SCRATCH_BYTES = EXPANDED_BYTES + SUMS_BYTES
 P_INPUT, P_INPUT_STRIDE, P_OUTPUT, P_OUTPUT_STRIDE = 2, 3, 4, 5
 P_WEIGHT, P_VARIANT, P_ROWS, P_COLUMNS, P_PANEL_BYTES = 6, 7, 8, 9, 10
 P_BLOCK_COLUMNS, P_BLOCK_BYTES, P_BIAS, P_ACCUMULATE = 11, 12, 13, 14
+P_KERNEL, P_SELECTED, P_TRIAL_ROWS = 15, 16, 17
 
 
 def _make_direct(variant: int) -> Callable:
@@ -243,6 +247,18 @@ def product_chunks(w, rows, threads):
     return runs * blocks
 
 
+@kernel(inline="always", boundscheck=False)
+def expands(w, count):
+    """Whether weights are expanded for so many activation rows."""
+    chosen = w[P_KERNEL]
+    if w[P_SELECTED] != 0 and TUNED_FROM <= count <= TUNED_ROWS[2]:
+        place = np.int64(count > TUNED_ROWS[0]) + np.int64(count > TUNED_ROWS[1])
+        chosen = m.get_i32(w[P_SELECTED] + 4 * place)
+    if chosen in (DIRECT, EXPANDED):
+        return chosen == EXPANDED
+    return count >= EXPAND_FROM
+
+
 @kernel(boundscheck=False)
 def product(w, rows, threads, control, step, total, scratch):
     """Claims and runs chunks of a product over `rows` activation rows; how many it ran."""
@@ -255,12 +271,13 @@ def product(w, rows, threads, control, step, total, scratch):
     while chunk >= 0:
         row = chunk // runs * block
         count = min(block, rows - row)
+        expanded = expands(w, count)
         x = w[P_INPUT] + row * w[P_INPUT_STRIDE]
         first = chunk % runs * run
         last = min(first + run, panels) if count > 0 else first
         for panel in range(first, last):
             weights = w[P_WEIGHT] + panel * w[P_PANEL_BYTES]
-            if count < EXPAND_FROM:
+            if not expanded:
                 direct_panel(
                     w[P_VARIANT], weights, blocks_of_panel, x, w[P_INPUT_STRIDE], count, sums
                 )

@@ -9,11 +9,11 @@ publishes its sequence and signals the eventfd: all results are visible before.
 
 import numpy as np
 
-from helios_dod.executors.host import commit, plan, recurrence, rounds, rows, sampling
+from helios_dod.executors.host import commit, plan, recurrence, rounds, rows, sampling, trials
 from helios_dod.executors.host import memory as m
 from helios_dod.executors.host.attention import attention, attention_chunks, cache_write
 from helios_dod.executors.host.chunks import CLAIM, LINE, SHIFT, next_chunk
-from helios_dod.executors.host.products import product, product_chunks
+from helios_dod.executors.host.products import P_TRIAL_ROWS, product, product_chunks
 from helios_dod.system import fetch_add, kernel, load_acquire, store_release
 
 FINISHED, SUBMITTED, COMPLETED, RAN, SLEEPERS, STOP = (LINE * i for i in range(1, 7))
@@ -109,6 +109,10 @@ def run_rows(w, first, last, scratch):
         recurrence.commit_state_rows(w, first, last)
     elif kind == plan.COPY_PARTIAL_PAGE:
         recurrence.copy_partial_page(w, first, last)
+    elif kind == plan.MARK_TIME:
+        trials.mark_time(w)
+    elif kind == plan.CHOOSE_FASTEST:
+        trials.choose_fastest(w)
 
 
 @kernel(boundscheck=False)
@@ -136,6 +140,8 @@ def chunks_of(w, live, lanes, threads):
         return max(1, w[7])
     if kind == plan.ADVANCE or kind == plan.UPDATE_PAGE_TABLE or kind == plan.DRAFT:
         return np.int64(1)
+    if kind == plan.MARK_TIME or kind == plan.CHOOSE_FASTEST:
+        return np.int64(1)
     return max(1, min(items_of(w, live), threads * SHARES))
 
 
@@ -150,6 +156,8 @@ def run_step(control, entry, operations, first, count, step, threads, scratch):
         live = m.get_i32(entry[LIVE_PACKED])
     elif domain == plan.DRAWN:
         live = m.get_i32(entry[LIVE_DRAWN])
+    elif domain == plan.TRIAL:
+        live = w[P_TRIAL_ROWS]
     spans = live if domain == plan.DRAWN else lanes  # lanes of rows that attend
     total = chunks_of(w, live, spans, threads)
     ends = step + 1 == entry[STEP] + entry[COUNT]
