@@ -121,6 +121,8 @@ def argument(index, **fields):
      "a count of at most 8, LANES of product", 9),
     (lambda m: setattr(kernel_of(m).arguments[3].address, "buffer", 3), "(live_packed)",
      "a count of at most 8", 16),
+    (lambda m: setattr(m, "live_lanes", 5), "(live_lanes)",
+     "a live count for live of product", "STAGING"),
     (lambda m: setattr(kernel_of(m).arguments[0].address, "alignment", 8),
      "arguments[0].address.alignment", "at least 16, which product relies on for weight", 8),
     (argument(4, real=8.0), "(partials)", "a number known before load for tokens", "another"),

@@ -235,7 +235,8 @@ def _check_argument(function: _Function, i: int, argument: wire.CudaArgument, sh
     if wanted.count_max:
         most = values[wanted.count_max]
         require(address.buffer in shapes.counts, f"{at}.address.buffer ({buffer.name})",
-                f"a live count for {wanted.name} of {function.entry}", buffer.kind)
+                f"a live count for {wanted.name} of {function.entry}",
+                wire.BufferKind.Name(buffer.kind))
         require(most is not None and capacity <= most, f"{at}.address.buffer ({buffer.name})",
                 f"a count of at most {most}, {wanted.count_max} of {function.entry}", capacity)
     if wanted.axes:
