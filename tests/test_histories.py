@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helios_dod.executors.simulated import CopyCost
 from helios_dod.limits import NO_ROW
 from helios_dod.simulation.invariants import Violation, require
 from helios_dod.simulation.kinds import Kinds
@@ -212,6 +213,18 @@ def test_a_window_that_was_on_disk_equals_resident():
     away, other = answers(made, kinds=NARROW[0], pages=24, lanes=1, tiers={"copy_ns": 20, **DEEP})
     assert away == resident
     assert count(one, "window_pages_stored") == 0 < count(other, "window_pages_fetched")
+
+
+def test_slow_windows_are_computed_again():
+    """Where copies are slower than computing, snapshots are left for shorter ones or none, and
+    every answer is the oracle's."""
+    refused = 0
+    for seed in range(20, 32):
+        simulator = narrow(seed, NARROW[0], memory_pages=12)
+        simulator.executor.copy_cost = CopyCost(30_000, 30_000)
+        simulator.run(400)
+        refused += count(simulator, "window_restores_refused")
+    assert refused > 0
 
 
 def test_canary_leaked_place_of_a_window():

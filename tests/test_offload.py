@@ -6,8 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helios_dod.limits import SMALL
 from helios_dod.simulation.invariants import Violation
 from helios_dod.simulation.simulator import Simulator, Workload
+from helios_dod.systems.settle import observe
+from helios_dod.terms import (
+    COPY_RESTORE,
+    COPY_WINDOW_RESTORE,
+    COPY_WINDOW_SINK,
+    QUEUE_DISK,
+    QUEUE_MEMORY,
+)
+from helios_dod.world import boot
 
 REVISITS = Workload(
     arrival=0.3, cancel=0.0, deadline=0.0, stops=0.0, ignore_eos=1.0, shared=1.0, scored=0.0,
@@ -65,6 +75,24 @@ def test_alone_with_duplicates_ends():
         load = replace(REVISITS, arrival=1.0, shared=0.7, scored=0.2, prompt_max=120, output_max=60,
                        memory_pages=3 if disk else 1, disk_pages=disk, copy_ns=3000)
         Simulator(seed, walked=False, workload=load, pages=12).run(600)
+
+
+def test_time_of_copies_is_shared_by_their_bytes():
+    """A page of a window and one of the other group, which end together: each has its part."""
+    world = boot(SMALL)
+    w = world[0]
+    w["settings"]["page_bytes"], w["settings"]["window_page_bytes"] = 300, 100
+    w["clock"]["now_ns"] = 4000
+    for number, kind in enumerate((COPY_RESTORE, COPY_WINDOW_RESTORE)):
+        w["copies"]["kind"][QUEUE_MEMORY, number] = kind
+    observe(world, QUEUE_MEMORY, 0, 2)
+    tiers = w["tiers"]
+    assert (tiers["restored_ns"][0], tiers["window_restored_ns"][0]) == (3000, 1000)
+    assert (tiers["restored_count"][0], tiers["window_restored_count"][0]) == (1, 1)
+    w["clock"]["now_ns"] = 4500
+    w["copies"]["kind"][QUEUE_DISK, 0] = COPY_WINDOW_SINK
+    observe(world, QUEUE_DISK, 0, 1)
+    assert (tiers["window_stored_ns"][1], tiers["stored_count"][1]) == (4500, 0)
 
 
 def skip_one(simulator, kind):

@@ -20,6 +20,7 @@ from helios_dod.simulation.simulator import Drafting, Simulator, Workload
 from helios_dod.simulation.stand_in import grammar_text
 from helios_dod.systems.evict import evict
 from helios_dod.systems.lanes import pauses
+from helios_dod.systems.match import match_snapshot
 from helios_dod.tables.pages import dereference_page, publish_page, take_page
 from helios_dod.tables.requests import take_request
 from helios_dod.tables.snapshots import (
@@ -31,13 +32,14 @@ from helios_dod.tables.snapshots import (
     release_snapshot,
     take_snapshot,
 )
+from helios_dod.tables.tiers import PROBES
 from helios_dod.tables.tokens import take_blocks
 from helios_dod.tables.values import (
     ANSWER_PAGES,
-    COST_TOKENS,
     RETRY,
     TRIAL,
     choose_snapshot,
+    observe_copying,
     wanted,
 )
 from helios_dod.terms import (
@@ -352,12 +354,21 @@ def test_a_snapshot_that_is_read_keeps_its_pages():
 
 
 def test_what_snapshots_of_a_cause_have_saved_decides():
-    """Every kind is tried, a kind that saves nothing is refused and tried again now and then, and
-    in a full table a better kind takes the place of a worse one."""
+    """Every kind is tried, a kind that saves less time than it takes is refused and tried again now
+    and then, and in a full table a better kind takes the place of a worse one."""
     world = table()
-    s = world[0]["snapshots"]
+    s, tiers = world[0]["snapshots"], world[0]["tiers"]
     assert wanted(world, CAUSE_TURN)
-    s["taken"][CAUSE_TURN], s["saved"][CAUSE_TURN] = TRIAL, TRIAL * COST_TOKENS - 1
+    s["taken"][CAUSE_TURN], s["saved"][CAUSE_TURN] = TRIAL, TRIAL - 1
+    assert not wanted(world, CAUSE_TURN)
+    s["saved"][CAUSE_TURN] = TRIAL
+    assert wanted(world, CAUSE_TURN)  # what taking one costs is not known
+    observe_copying(world, 2000, 4)
+    tiers["prefill_ns"], tiers["prefill_tokens"] = 10_000, 100  # a snapshot costs five tokens
+    s["refused"][CAUSE_TURN] = 0
+    s["saved"][CAUSE_TURN] = TRIAL * 5
+    assert wanted(world, CAUSE_TURN)
+    s["saved"][CAUSE_TURN] = TRIAL * 5 - 1
     assert [bool(wanted(world, CAUSE_TURN)) for _ in range(RETRY + 2)] == (
         [False] * RETRY + [True] * 2)
     row = choose_snapshot(world, 0, CAUSE_TURN, 5)
@@ -373,6 +384,45 @@ def test_what_snapshots_of_a_cause_have_saved_decides():
     for other in hold:
         hold_snapshot(world, other)
     assert not wanted(world, CAUSE_PROMPT) and choose_snapshot(world, 0, CAUSE_PROMPT, 9) == NO_ROW
+
+
+def test_a_window_comes_back_only_where_that_is_cheaper():
+    """Of two snapshots the one is taken that a request goes on from in the least time: the shorter
+    one on the device, where the longer one's window is slower than computing what is between; none
+    where both are; the longer one while a cost is unknown, and now and then to measure again."""
+    world = table()
+    w = world[0]
+    pages = publish_text(world, 6)
+    short, long = add_snapshot(world, pages[1], 32), add_snapshot(world, pages[5], 96)
+    s, tiers, requests = w["snapshots"], w["tiers"], w["requests"]
+
+    def matched():
+        requests["match_page"][0], requests["match_count"][0] = pages[5], 6
+        match_snapshot(world, 0)
+        return tuple(int(requests[name][0]) for name in (
+            "match_snapshot", "match_page", "match_count"))
+
+    shorter, longer, none = (short, pages[1], 2), (long, pages[5], 6), (NO_ROW, NO_ROW, 0)
+    assert matched() == longer
+    s["window_away"][long] = 2
+    tiers["prefill_ns"], tiers["prefill_tokens"] = 10_000, 100  # 100 ns a token
+    assert matched() == longer
+    tiers["window_restored_ns"][0], tiers["window_restored_count"][0] = 3199 * 4, 4
+    assert matched() == longer  # two pages, 64 tokens
+    tiers["window_restored_ns"][0] = 3201 * 4
+    assert matched() == shorter and w["counters"]["window_restores_refused"] == 1
+    s["window_stored"][long] = 1  # on disk, of which nothing is known
+    assert matched() == longer
+    tiers["window_restored_ns"][1], tiers["window_restored_count"][1] = 3300, 1
+    assert matched() == shorter
+    s["window_away"][short] = 1
+    assert matched() == longer  # 6,501 ns; 3,201 and 64 tokens; or 96 tokens
+    tiers["window_restored_ns"][1] = 6500
+    assert matched() == none  # 9,701 ns; 3,201 and 64 tokens; or 96 tokens
+    tiers["window_restored_ns"][0] = 3100 * 4
+    assert matched() == shorter  # 9,600 ns; 3,100 and 64 tokens; or 96 tokens
+    tiers["refused_count"][1] = PROBES - 1
+    assert matched() == longer
 
 
 def test_a_text_has_no_second_snapshot_of_an_endpoint():

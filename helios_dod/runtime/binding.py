@@ -197,6 +197,8 @@ def bind(world: np.ndarray, contract: PreparedContract, selection: Selection) ->
     geometry = selection.geometry
     settings = world[0]["settings"]
     settings["page_tokens"] = geometry.page_tokens
+    settings["page_bytes"] = selection.page_bytes
+    settings["window_page_bytes"] = contract.cache.windowed_page_bytes
     settings["context_tokens"] = selection.context_tokens
     settings["vocabulary"] = contract.vocabulary
     # Ids beyond the vocabulary stand for an image's features: without an encoder none are there.

@@ -56,6 +56,7 @@ COUNTERS = {  # counters column -> what it counts
     "window_pages_restored": "Pages of windowed histories copied from host memory to the device",
     "window_pages_stored": "Pages of windowed histories copied from host memory to disk",
     "window_pages_fetched": "Pages of windowed histories copied from disk to the device",
+    "window_restores_refused": "Matches for which computing was cheaper than pages of a window",
     "copies_failed": "Copies of pages that failed, so that their content was dropped",
     "prompt_tokens_cached": "Prompt tokens that were found in the cache",
     "preempted": "Times that a running request was sent back for want of pages",

@@ -131,10 +131,10 @@ def hollow(world, page, place):
 
 
 @kernel
-def disk_is_near(world):
-    """Shall a full memory wait for copies to disk? Not for a disk that is slower than computing."""
-    tiers = world[0].tiers
-    return cheaper(world, tiers.stored_ns[TIER_DISK], tiers.stored_count[TIER_DISK])
+def disk_is_near(world, stored_ns, stored_count):
+    """Shall a full memory wait for copies to disk, by what those to each tier took? Not for a disk
+    that is slower than computing."""
+    return cheaper(world, stored_ns[TIER_DISK], stored_count[TIER_DISK])
 
 
 @kernel
@@ -185,9 +185,10 @@ def offload_oldest(world):
     """Starts the copy of the least recently released page of the device to memory, or drops it
     where memory is full of what is in use. False if it has to wait for a copy to end."""
     pages, page = world[0].pages, world[0].pages.oldest
+    tiers = world[0].tiers
     if copy_room(world, QUEUE_MEMORY) == 0 or (
-            world[0].tiers.free_count[TIER_MEMORY] == 0 and world[0].copies.sinking_count > 0
-            and disk_is_near(world)):
+            tiers.free_count[TIER_MEMORY] == 0 and world[0].copies.sinking_count > 0
+            and disk_is_near(world, tiers.stored_ns, tiers.stored_count)):
         return False
     place = memory_place(world)
     if place == NO_ROW:
@@ -329,7 +330,7 @@ def sink_windows(world, kept):
 def offload_window(world, snapshot, most):
     """Starts the copies of a snapshot's pages to memory, `most` of all that leave at once, or frees
     it where memory is full of what is newer. False if it has to wait for a copy to end."""
-    snapshots, windows = world[0].snapshots, world[0].windows
+    snapshots, windows, tiers = world[0].snapshots, world[0].windows, world[0].tiers
     for index in range(snapshots.window_first[snapshot], snapshots.window_end[snapshot]):
         k = index % snapshots.window_pages.shape[1]
         if not is_kept(world, snapshot, k):
@@ -337,7 +338,8 @@ def offload_window(world, snapshot, most):
         if (copy_room(world, QUEUE_MEMORY) == 0 or windows.leaving_count >= most
                 or windows.moving_count >= windows.moving_max):
             return False
-        if windows.place_free_count == 0 and windows.sinking_count > 0 and disk_is_near(world):
+        if (windows.place_free_count == 0 and windows.sinking_count > 0
+                and disk_is_near(world, tiers.window_stored_ns, tiers.window_stored_count)):
             return False
         place = window_place(world, snapshot)
         if place == NO_ROW:

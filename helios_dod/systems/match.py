@@ -9,7 +9,9 @@ from helios_dod.tables.prefixes import chain, find_page, home_row, next_behind, 
 from helios_dod.tables.requests import scores_left
 from helios_dod.tables.snapshots import find_snapshot
 from helios_dod.tables.spans import features_of, span_at
-from helios_dod.tables.tiers import worthwhile
+from helios_dod.tables.tiers import probes, restoring_ns, token_ns, worthwhile
+from helios_dod.tables.windows import window_ns
+from helios_dod.terms import TIER_DISK, TIER_MEMORY
 
 STREAK = 4  # pages in rows beside each other behind which the next is looked for there
 
@@ -168,28 +170,71 @@ def match_prefix(world, row):
 
 
 @kernel
-def match_snapshot(world, row):
-    """Cuts the match to the longest snapshot on it: histories go on from there only."""
-    requests, pages = world[0].requests, world[0].pages
-    page, count = requests.match_page[row], requests.match_count[row]
-    last = requests.token_count[row] - 1
-    found = NO_ROW
-    for depth in range(count, -1, -1):
+def longest_snapshot(world, row, page, depth):
+    """(the longest snapshot of a request's text on the chain of `depth` pages that ends with
+    `page`, or NO_ROW; its page; pages up to it; what it takes to bring back those behind it)."""
+    last, spared = world[0].requests.token_count[row] - 1, np.int64(0)
+    found = find_snapshot(world, page, depth * world[0].settings.page_tokens, row, last)
+    while found == NO_ROW and page != NO_ROW:
+        spared += restoring_ns(world, page)
+        page, depth = np.int64(world[0].pages.parent[page]), depth - 1
         found = find_snapshot(world, page, depth * world[0].settings.page_tokens, row, last)
-        if found != NO_ROW or page == NO_ROW:
-            count = depth
+    return found, page, depth, spared
+
+
+@kernel
+def cheapest_snapshot(world, row, found, page, depth):
+    """(a snapshot, its page, pages up to it) that a request goes on from in the least time, `found`
+    or a shorter one; NO_ROW, NO_ROW and 0 where computing all of it takes less.
+
+    A snapshot takes what brings back its window, and the computing of what is behind it; one that
+    is shorter spares pages in tiers their way back. None is better than one whose window lacks
+    nothing: a page in a tier is on the chain only if computing it takes longer."""
+    last, cost = world[0].requests.token_count[row] - 1, token_ns(world)
+    best, best_page, best_depth, spared = NO_ROW, NO_ROW, 0, np.int64(0)
+    least = np.int64(2**62)
+    while found != NO_ROW:
+        window = window_ns(world, found)
+        spent = window + cost * (last - world[0].snapshots.endpoint[found]) - spared
+        if spent < least:
+            best, best_page, best_depth, least = found, page, depth, spent
+        if window == 0:
+            return best, best_page, best_depth
+        if page == NO_ROW:
             break
-        page = pages.parent[page]
+        spared += restoring_ns(world, page)
+        found, page, depth, more = longest_snapshot(
+            world, row, np.int64(world[0].pages.parent[page]), depth - 1)
+        spared += more
+    if cost * last - spared < least:
+        return NO_ROW, NO_ROW, 0
+    return best, best_page, best_depth
+
+
+@kernel
+def match_snapshot(world, row):
+    """Cuts the match to the longest snapshot on it, since histories go on from there only; or to a
+    shorter one, or none, where the window of the longest is not worth its way back."""
+    requests, snapshots = world[0].requests, world[0].snapshots
+    found, page, depth, _ = longest_snapshot(
+        world, row, np.int64(requests.match_page[row]), np.int64(requests.match_count[row]))
+    if found != NO_ROW and snapshots.window_away[found] > 0 and world[0].tiers.prefill_tokens > 0:
+        chosen, its_page, its_depth = cheapest_snapshot(world, row, found, page, depth)
+        tier = TIER_DISK if snapshots.window_stored[found] > 0 else TIER_MEMORY
+        if chosen != found and not probes(world, tier):
+            found, page, depth = chosen, its_page, its_depth
+            world[0].counters.window_restores_refused += 1
     requests.match_snapshot[row] = found
     requests.match_page[row] = page if found != NO_ROW else NO_ROW
-    requests.match_count[row] = count if found != NO_ROW else 0
+    requests.match_count[row] = depth if found != NO_ROW else 0
 
 
 @system(
     reads="settings.* requests.* slots.live_count tokens.ids pages.* prefixes.* "
           "snapshots.*",
     writes="requests.match_page requests.match_count requests.match_snapshot requests.match_epoch "
-           "prefixes.ahead_hash prefixes.ahead_row tiers.refused_count",
+           "prefixes.ahead_hash prefixes.ahead_row tiers.refused_count "
+           "counters.window_restores_refused",
 )
 def match(world):
     """As many heads of the waiting list as slots are free; again only if the index changed."""

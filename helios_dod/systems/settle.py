@@ -4,6 +4,8 @@ A failed copy loses what it copied: the content is never found again. A page tha
 again, or computed again, while its copy was in flight stays where it is. So does a page of a
 window whose snapshot is read; a snapshot without readers goes with a page that failed."""
 
+import numpy as np
+
 from helios_dod.limits import COPY_QUEUES, NO_ROW
 from helios_dod.system import kernel, system
 from helios_dod.tables.pages import (
@@ -32,6 +34,7 @@ from helios_dod.terms import (
     PAGE_RESTORING,
     PAGE_SINKING,
     PAGE_STORED,
+    QUEUE_DISK,
     TIER_DISK,
     TIER_MEMORY,
 )
@@ -220,29 +223,41 @@ def settle_copy(world, queue, k):
 
 
 @kernel
+def moved_bytes(world, kind):
+    """Bytes that a copy moves, at least 1."""
+    settings = world[0].settings
+    size = settings.window_page_bytes if kind >= COPY_WINDOW_OFFLOAD else settings.page_bytes
+    return max(size, 1)
+
+
+@kernel
 def observe(world, queue, first, end):
-    """What some commands took, if all of them took the same time; pages of windows have a size of
-    their own and are not observed."""
+    """What some commands took: of their time each has a part like that of the bytes it moved."""
     copies, tiers, now = world[0].copies, world[0].tiers, world[0].clock.now_ns
     began = max(copies.issued_ns[queue, first % copies.kind.shape[1]], copies.settled_ns[queue])
-    share = (now - began) // (end - first)
+    total, tier = np.int64(0), TIER_DISK if queue == QUEUE_DISK else TIER_MEMORY
+    for number in range(first, end):
+        total += moved_bytes(world, copies.kind[queue, number % copies.kind.shape[1]])
     for number in range(first, end):
         kind = copies.kind[queue, number % copies.kind.shape[1]]
-        if kind >= COPY_WINDOW_OFFLOAD:
-            continue
-        tier = TIER_MEMORY if kind in (COPY_RESTORE, COPY_OFFLOAD) else TIER_DISK
+        share = (now - began) * moved_bytes(world, kind) // total
         if kind in (COPY_RESTORE, COPY_FETCH):
             observe_copy(tiers.restored_ns, tiers.restored_count, tier, share)
-        else:
+        elif kind in (COPY_OFFLOAD, COPY_SINK):
             observe_copy(tiers.stored_ns, tiers.stored_count, tier, share)
+        elif kind in (COPY_WINDOW_RESTORE, COPY_WINDOW_FETCH):
+            observe_copy(tiers.window_restored_ns, tiers.window_restored_count, tier, share)
+        else:
+            observe_copy(tiers.window_stored_ns, tiers.window_stored_count, tier, share)
     copies.settled_ns[queue] = now
 
 
 @system(
-    reads="clock.now_ns copies.*",
+    reads="clock.now_ns copies.* settings.*",
     writes="copies.first copies.settled_ns copies.leaving_count copies.sinking_count "
            "tiers.free_count tiers.oldest tiers.newest tiers.restored_ns tiers.restored_count "
-           "tiers.stored_ns tiers.stored_count "
+           "tiers.stored_ns tiers.stored_count tiers.window_restored_ns "
+           "tiers.window_restored_count tiers.window_stored_ns tiers.window_stored_count "
            "pages.* prefixes.entry snapshots.* windows.* counters.snapshots_evicted "
            "counters.window_pages_offloaded counters.window_pages_restored "
            "counters.window_pages_stored counters.window_pages_fetched "

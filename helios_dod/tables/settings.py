@@ -7,6 +7,8 @@ from helios_dod.schema import i32, i64, scalar, table, u64
 class Settings:
     """Chosen once at load; constant while serving."""
 
+    page_bytes: scalar(i64)  # of all planes of page group 0
+    window_page_bytes: scalar(i64)  # of page group 1
     page_tokens: scalar(i32)
     context_tokens: scalar(i32)
     vocabulary: scalar(i32)
@@ -72,6 +74,7 @@ class Counters:
     window_pages_restored: scalar(i64)
     window_pages_stored: scalar(i64)
     window_pages_fetched: scalar(i64)
+    window_restores_refused: scalar(i64)  # matches that computing was cheaper for
     copies_failed: scalar(i64)
     prompt_tokens_cached: scalar(i64)
     preempted: scalar(i64)

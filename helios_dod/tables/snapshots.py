@@ -54,6 +54,8 @@ class Snapshots:
     taken: scalar(i64["CAUSES_MAX"])
     saved: scalar(i64["CAUSES_MAX"])
     refused: scalar(i64["CAUSES_MAX"])
+    copied_ns: scalar(i64)  # what the newest programs took that do nothing but copy snapshots,
+    copied_count: scalar(i64)  # and how many they copied
 
 
 @kernel

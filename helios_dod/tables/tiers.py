@@ -3,7 +3,7 @@
 from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, i64, scalar, table
 from helios_dod.system import kernel
-from helios_dod.terms import TIER_MEMORY
+from helios_dod.terms import PAGE_FETCHING, PAGE_STORED, TIER_DISK, TIER_MEMORY
 
 OBSERVED_PAGES = 4096  # copies that a tier's means look back on
 OBSERVED_TOKENS = 65_536  # prefilled tokens that their mean looks back on
@@ -27,6 +27,10 @@ class Tiers:
     restored_count: i64  # and how many pages they were
     stored_ns: i64  # the same of copies to here
     stored_count: i64
+    window_restored_ns: i64  # all four of pages of windowed histories
+    window_restored_count: i64
+    window_stored_ns: i64
+    window_stored_count: i64
     refused_count: i64  # hits that computing was cheaper for
     prefill_ns: scalar(i64)  # what the newest prefills took,
     prefill_tokens: scalar(i64)  # and how many tokens they were
@@ -111,14 +115,37 @@ def observe_prefill(world, elapsed, count):
 
 
 @kernel
+def token_ns(world):
+    """What prefilling a token takes, at least 1; 0 while that is unknown."""
+    tiers = world[0].tiers
+    return 0 if tiers.prefill_tokens == 0 else max(tiers.prefill_ns // tiers.prefill_tokens, 1)
+
+
+@kernel
 def cheaper(world, elapsed, count):
     """Is a copy of a page, by such observations, cheaper than computing it? Yes while a cost is
     unknown."""
-    tiers = world[0].tiers
-    if count == 0 or tiers.prefill_tokens == 0:
+    if count == 0 or world[0].tiers.prefill_tokens == 0:
         return True
-    computing = tiers.prefill_ns * world[0].settings.page_tokens // tiers.prefill_tokens
-    return elapsed // count <= computing
+    return elapsed // count <= token_ns(world) * world[0].settings.page_tokens
+
+
+@kernel
+def restoring_ns(world, page):
+    """What it takes to bring a page back; 0 while that is unknown, or if it is on the device."""
+    tiers, state = world[0].tiers, world[0].pages.state[page]
+    if state <= PAGE_FETCHING:
+        return 0
+    tier = TIER_DISK if state == PAGE_STORED else TIER_MEMORY
+    return tiers.restored_ns[tier] // max(tiers.restored_count[tier], 1)
+
+
+@kernel
+def probes(world, tier):
+    """Is it time to restore once more from a tier what computing seems cheaper for?"""
+    tiers = world[0].tiers
+    tiers.refused_count[tier] += 1
+    return tiers.refused_count[tier] % PROBES == 0
 
 
 @kernel
@@ -127,5 +154,4 @@ def worthwhile(world, tier):
     tiers = world[0].tiers
     if cheaper(world, tiers.restored_ns[tier], tiers.restored_count[tier]):
         return True
-    tiers.refused_count[tier] += 1
-    return tiers.refused_count[tier] % PROBES == 0
+    return probes(world, tier)

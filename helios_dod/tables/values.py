@@ -1,4 +1,5 @@
-"""Which snapshots are worth a row: policy by what snapshots of each cause have saved so far."""
+"""Which snapshots are worth a row: policy by what snapshots of each cause have saved so far, and by
+what taking one takes."""
 
 from helios_dod.limits import CAUSES_MAX, NO_ROW
 from helios_dod.system import kernel
@@ -8,9 +9,10 @@ from helios_dod.tables.snapshots import (
     take_snapshot,
     touch_snapshot,
 )
+from helios_dod.tables.tiers import token_ns
 
 TRIAL = 32  # snapshots of a cause before it is judged
-COST_TOKENS = 4  # tokens that a snapshot must save on average: what taking one costs
+OBSERVED_COPIES = 1024  # snapshots whose copying a mean looks back on
 RETRY = 16  # refusals of a cause before it is tried again, since what requests do changes
 ANSWER_PAGES = 4  # an answer's own page boundaries that one snapshot may be taken at
 MEMORY = 1024  # snapshots of a cause after which old measurements weigh half
@@ -25,6 +27,33 @@ def better(world, cause, other):
 
 
 @kernel
+def observe_copying(world, elapsed, count):
+    """Adds what copying `count` snapshots took; old observations fade."""
+    snapshots = world[0].snapshots
+    if snapshots.copied_count >= OBSERVED_COPIES:
+        snapshots.copied_ns //= 2
+        snapshots.copied_count //= 2
+    snapshots.copied_ns += elapsed
+    snapshots.copied_count += count
+
+
+@kernel
+def pays(world, cause):
+    """Have snapshots of a cause saved as much time as taking them took?
+
+    What a hit saves is the prefilling of its tokens. What a snapshot takes is its share of a
+    program that copies snapshots alone, as was observed: for that an answer pauses or its slot
+    stays, while the device does nothing else. Those that a prompt's own program writes, which is
+    cut for them, are counted alike: nothing tells their part of its time. While one of both is
+    unknown, a token that each has saved is enough."""
+    snapshots = world[0].snapshots
+    if snapshots.copied_count == 0 or world[0].tiers.prefill_tokens == 0:
+        return snapshots.saved[cause] >= snapshots.taken[cause]
+    taking = snapshots.taken[cause] * (snapshots.copied_ns // snapshots.copied_count)
+    return snapshots.saved[cause] * token_ns(world) >= taking
+
+
+@kernel
 def wanted(world, cause):
     """Shall a snapshot of this cause be taken now? In a full table it takes the place of the least
     recently used one, if its kind saves no less, or has been refused long enough."""
@@ -33,7 +62,7 @@ def wanted(world, cause):
         return False
     if snapshots.refused[cause] >= RETRY or snapshots.taken[cause] < TRIAL:
         return True
-    if snapshots.saved[cause] >= snapshots.taken[cause] * COST_TOKENS and (
+    if pays(world, cause) and (
             snapshots.free_count > 0
             or better(world, cause, snapshots.cause[snapshots.oldest])):
         return True

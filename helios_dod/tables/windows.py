@@ -1,5 +1,7 @@
 """Pages of page group 1: histories that only a window of tokens sees."""
 
+import numpy as np
+
 from helios_dod.limits import NO_ROW
 from helios_dod.schema import i32, scalar, table
 from helios_dod.system import kernel
@@ -208,6 +210,19 @@ def drop_window(world, snapshot):
     snapshots.window_away[snapshot] = 0
     snapshots.window_stored[snapshot] = 0
     snapshots.window_lost[snapshot] = 0
+
+
+@kernel
+def window_ns(world, snapshot):
+    """What it takes to bring back what a snapshot's window lacks, of each tier as was measured; 0
+    while that is unknown."""
+    tiers, snapshots = world[0].tiers, world[0].snapshots
+    stored = np.int64(snapshots.window_stored[snapshot])
+    total, counts = 0, (snapshots.window_away[snapshot] - stored, stored)
+    for tier in range(len(counts)):
+        total += counts[tier] * (
+            tiers.window_restored_ns[tier] // max(tiers.window_restored_count[tier], 1))
+    return total
 
 
 @kernel
