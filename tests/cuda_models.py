@@ -114,17 +114,23 @@ def random_checkpoint(config: ModelConfig, seed: int = 0) -> Checkpoint:
     return Checkpoint("random", config, tensors, TextData(b"", "", (), None, False, {}))
 
 
-def rounded(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with the matrices of its layers as e4m3 keeps them, F32."""
+def rounded(checkpoint: Checkpoint, head: bool = False) -> Checkpoint:
+    """The checkpoint with the matrices of its layers as e4m3 keeps them, F32; head: its head too,
+    which of a tied model is a second matrix beside the embedding then."""
     def of(tensor: Tensor) -> Tensor:
         matrix = Quantised(*tensor.shape, tensor.read)
         bits = matrix.bits().reshape(tensor.shape)
         values = E4M3[bits] * matrix.factors().view(np.float32)[:, None]
         return replace(tensor, kind="F32", read=lambda: values.reshape(-1).view(np.uint8))
 
+    tensors = dict(checkpoint.tensors)
+    if head and checkpoint.config.tied:
+        tensors["head.weight"] = replace(tensors["embedding.weight"], name="head.weight")
+        checkpoint = replace(checkpoint, config=replace(checkpoint.config, tied=False))
     return replace(checkpoint, tensors={
-        name: of(tensor) if name.startswith("layers.") and len(tensor.shape) == 2 else tensor
-        for name, tensor in checkpoint.tensors.items()})
+        name: of(tensor) if len(tensor.shape) == 2 and (
+            name.startswith("layers.") or (head and name == "head.weight")) else tensor
+        for name, tensor in tensors.items()})
 
 
 def build(checkpoint: Checkpoint, options: Options, cuda: bool, weight_type: str = "bf16"
@@ -139,8 +145,8 @@ def build(checkpoint: Checkpoint, options: Options, cuda: bool, weight_type: str
     weights, graphs = builder.weights(), builder.graphs
     if cuda:
         weights = row_major(builder.manifest, weights)
-        if weight_type == "fp8":
-            weights = in_e4m3(builder.manifest, weights)
+        if weight_type != "bf16":
+            weights = in_e4m3(builder.manifest, weights, head=weight_type == "fp8-head")
         graphs = lower(builder.manifest, graphs, PAGE_TOKENS)
     context = options.context_of(checkpoint.config.context)
     return Model(builder.manifest, weights, contract_of(graphs, context))

@@ -59,13 +59,14 @@ class PlainDevice:
     """Executor over numpy arrays; a submission is finished when `submit` returns.
 
     eighths: in programs of more than one row the rows that products of layers read are rounded to
-    e4m3 first, with a factor each, as kernels of weights in e4m3 do. real: what F32 values between
-    operations are kept in; float64 with a cache of F32 rounds nothing."""
+    e4m3 first, with a factor each, as kernels of weights in e4m3 do; head: those of the head too.
+    real: what F32 values between operations are kept in; float64 with a cache of F32 rounds nothing.
+    """
 
     name = "plain"
 
-    def __init__(self, eighths: bool = False, real: type = np.float32) -> None:
-        self.eighths, self.real = eighths, real
+    def __init__(self, eighths: bool = False, real: type = np.float32, head: bool = False) -> None:
+        self.eighths, self.real, self.head = eighths, real, head
 
     def load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, np.ndarray],
              staging_first: Mapping[int, int], world: np.ndarray) -> None:
@@ -191,8 +192,8 @@ class PlainDevice:
         x = x[:rows]
         capacity = self.program.packed_token_capacity if op.rows == wire.ROWS_PACKED else (
             self.program.batch_capacity)
-        head = self.manifest.buffers[op.output.buffer].shape[0].symbol == wire.LOGIT_ROWS
-        if self.eighths and capacity > 1 and not head:
+        logits = self.manifest.buffers[op.output.buffer].shape[0].symbol == wire.LOGIT_ROWS
+        if self.eighths and capacity > 1 and (self.head or not logits):
             x = eighths_of(x)
         y = x @ self.arrays[op.weight].T
         output = self.at(op.output)

@@ -298,6 +298,21 @@ def test_weights_in_e4m3_have_factors_of_their_rows():
     assert np.abs(values - exact).max() <= np.abs(exact).max() / 16
     assert np.allclose(np.abs(values).max(axis=1), np.abs(exact).max(axis=1))
     assert by_name["embedding.weight"].dtype == wire.BF16, "it is the head, too"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("weight_type", ["fp8", "fp8-head"])
+def test_a_head_is_in_e4m3_where_that_is_asked_for_and_it_is_not_the_embedding(tied, weight_type):
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    checkpoint = random_checkpoint(replace(SMALL_SHAPES["windowed"], tied=tied))
+    made = build(checkpoint, OPTIONS, cuda=True, weight_type=weight_type)
+    check_cuda(made.manifest)
+    by_name = {buffer.name: buffer for buffer in made.manifest.buffers}
+    assert by_name["embedding.weight"].dtype == wire.BF16
+    eighths = not tied and weight_type == "fp8-head"
+    assert ("head.weight.scale" in by_name) == eighths
+    if not tied:
+        assert by_name["head.weight"].dtype == (wire.F8_E4M3 if eighths else wire.BF16)
     entries = [kernel.entry for body in made.manifest.cuda_bodies for kernel in kernels(body)]
     assert "quantise" in entries and "few_product" in entries, "the head is bf16"
 

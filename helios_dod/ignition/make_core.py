@@ -37,7 +37,8 @@ def make_core(
     made by `serve --random-weights`.
 
     target_device: `host`, or `cuda-sm90`, which compiles kernels and keeps matrices as bf16, or
-    those of layers as e4m3 where weight_type is `fp8`.
+    those of layers as e4m3 where weight_type is `fp8`; with
+    `fp8-head` the head too.
     Raises PreparationError, CoreError, ContractError, UserError."""
     check_namespace(namespace, target)
     check_target(target, overwrite)  # before the work; the writer looks again under its lock

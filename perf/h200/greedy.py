@@ -2,7 +2,7 @@
 
     python perf/h200/greedy.py host CHECKPOINT OUT.npz     # no GPU: the same bf16 weights
     python perf/h200/greedy.py save CHECKPOINT FILE [fp8]  # no GPU: compiles
-    python perf/h200/greedy.py eighths CHECKPOINT OUT.npz  # no GPU: what e4m3 changes, in numpy
+    python perf/h200/greedy.py eighths CHECKPOINT OUT.npz [head]   # no GPU, in numpy
     python perf/h200/greedy.py cuda CHECKPOINT OUT.npz FILE [fp8]    # compares, lists differences
 """
 
@@ -193,12 +193,14 @@ def report_logits(known: Any, logits: np.ndarray) -> None:
           f"largest {np.abs(error).max() / np.abs(known['logits']).max():.5f} relative", flush=True)
 
 
-def eighths(checkpoint: str, path: str) -> None:
-    """Compares a plain executor that rounds weights and rows to e4m3 as the kernels do."""
+def eighths(checkpoint: str, path: str, *head: str) -> None:
+    """Compares a plain executor that rounds weights and rows to e4m3 as the kernels do; head: those
+    of the head too."""
     options = Options(lanes=LANES, context=8192, packed=(64, CHUNK))
-    made = prepare(rounded(dense_checkpoint(open_checkpoint(Path(checkpoint)))), options)
+    given = dense_checkpoint(open_checkpoint(Path(checkpoint)))
+    made = prepare(rounded(given, bool(head)), options)
     known = np.load(path)
-    harness = Harness(made, PlainDevice(eighths=True), slots=LANES, pages=PAGES)
+    harness = Harness(made, PlainDevice(True, head=bool(head)), slots=LANES, pages=PAGES)
     tokens, _, _ = generate(harness, known["tokens"])
     compare(known, tokens)  # a text that agrees at every step is the text that it would write
     same = tokens == known["tokens"]

@@ -51,7 +51,7 @@ REPETITIONS = 3
 def options_of(name: str) -> Options:
     """Capacities of a shape's programs."""
     if name[:2] in ("8b", "1b"):
-        return Options(lanes=256, context=8192, packed=(512, PROMPT))
+        return Options(lanes=int(os.environ.get("LANES", "256")), context=8192, packed=(512, PROMPT))
     return Options(lanes=16, context=2048, packed=(64,))
 
 
@@ -80,7 +80,8 @@ def prepared(name: str) -> Model:
 
 
 def made(name: str) -> Model:
-    """A shape's CUDA programs; of NAME-fp8 with weights in e4m3."""
+    """A shape's CUDA programs; of NAME-fp8 with weights in e4m3, of NAME-fp8-head that of the head
+    too. LANES: of the environment, 256 without it."""
     shape, _, weight_type = name.partition("-")
     return build(random_checkpoint(SHAPES[shape]), options_of(name), cuda=True,
                  weight_type=weight_type or "bf16")

@@ -63,7 +63,7 @@ def lower(manifest: wire.ExecutionManifest, graphs: list[contract.GraphContract]
     return graphs
 
 
-WEIGHT_TYPES = ("bf16", "fp8")  # of the matrices of layers
+WEIGHT_TYPES = ("bf16", "fp8", "fp8-head")  # of the matrices of layers; the last: of the head too
 
 
 def for_cuda(prepared: Prepared, weight_type: str = "bf16") -> Prepared:
@@ -72,8 +72,9 @@ def for_cuda(prepared: Prepared, weight_type: str = "bf16") -> Prepared:
     manifest = wire.ExecutionManifest()
     manifest.CopyFrom(prepared.manifest)
     weights, identity = row_major(manifest, prepared.weights), "cuda-sm90"
-    if weight_type == "fp8":
-        weights, identity = in_e4m3(manifest, weights), f"{identity}-fp8"
+    if weight_type != "bf16":
+        weights = in_e4m3(manifest, weights, head=weight_type == "fp8-head")
+        identity = f"{identity}-{weight_type}"
     serving = contract.ServingContract()
     serving.CopyFrom(prepared.contract)
     model = serving.model

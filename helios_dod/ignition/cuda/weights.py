@@ -98,9 +98,10 @@ def row_major(manifest: wire.ExecutionManifest, weights: Weights) -> Weights:
     return Weights(weights.resource_id, end, tuple(made))
 
 
-def in_e4m3(manifest: wire.ExecutionManifest, weights: Weights) -> Weights:
+def in_e4m3(manifest: wire.ExecutionManifest, weights: Weights, head: bool = False) -> Weights:
     """Turns the BF16 matrices of products into F8_E4M3 and adds F32 [rows] factors behind each, by
-    the name NAME.scale, in place; their weights. The embedding and the head stay as they are."""
+    the name NAME.scale, in place; their weights. head: that of the logits too, unless it is the
+    embedding, which stays as it is."""
     products: set[int] = set()
     kept: set[int] = set()
     for body in manifest.host_bodies:
@@ -110,7 +111,8 @@ def in_e4m3(manifest: wire.ExecutionManifest, weights: Weights) -> Weights:
             if operation.HasField("product"):
                 product = operation.product
                 shape = manifest.buffers[product.output.buffer].shape
-                (kept if shape[0].symbol == wire.LOGIT_ROWS else products).add(product.weight)
+                logits = shape[0].symbol == wire.LOGIT_ROWS
+                (kept if logits and not head else products).add(product.weight)
     parts = {part.name: part for part in weights.parts}
     made: list[WeightPart] = []
     end = 0
