@@ -60,8 +60,8 @@ class PlainDevice:
 
     eighths: in programs of more than one row the rows that products of layers read are rounded to
     e4m3 first, with a factor each, as kernels of weights in e4m3 do; head: those of the head too.
-    real: what F32 values between operations are kept in; float64 with a cache of F32 rounds nothing.
-    """
+    real: what F32 values between operations are kept in; float64 with a cache of F32 rounds
+    nothing."""
 
     name = "plain"
 

@@ -13,6 +13,7 @@ from helios_dod.contract.cuda import SHARED_NBYTES_MAX, check_cuda
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.functions import check_functions
 from helios_dod.contract.states import derive_views, prepare_states
+from helios_dod.contract.tuning import check_choices
 from helios_dod.contract.uses import BodyUses
 from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -298,6 +299,8 @@ def test_weights_in_e4m3_have_factors_of_their_rows():
     assert np.abs(values - exact).max() <= np.abs(exact).max() / 16
     assert np.allclose(np.abs(values).max(axis=1), np.abs(exact).max(axis=1))
     assert by_name["embedding.weight"].dtype == wire.BF16, "it is the head, too"
+    entries = [kernel.entry for body in made.manifest.cuda_bodies for kernel in kernels(body)]
+    assert "quantise" in entries and "few_product" in entries, "the head is bf16"
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -313,8 +316,6 @@ def test_a_head_is_in_e4m3_where_that_is_asked_for_and_it_is_not_the_embedding(t
     assert ("head.weight.scale" in by_name) == eighths
     if not tied:
         assert by_name["head.weight"].dtype == (wire.F8_E4M3 if eighths else wire.BF16)
-    entries = [kernel.entry for body in made.manifest.cuda_bodies for kernel in kernels(body)]
-    assert "quantise" in entries and "few_product" in entries, "the head is bf16"
 
 
 def test_a_row_of_zeros_has_a_factor():
@@ -429,3 +430,58 @@ def test_programs_of_one_core_are_for_one_device():
     assert not on_device(contract(True, False), (1,))
     with pytest.raises(TargetError):
         on_device(contract(True, False), (0, 1))
+
+
+def test_products_of_sixteen_lanes_have_alternatives_that_a_tuning_graph_times():
+    pytest.importorskip("triton", reason="kernels are compiled by Triton")
+    options = replace(OPTIONS, lanes=16)
+    made = build(random_checkpoint(replace(SMALL_SHAPES["windowed"], tied=False)), options, True)
+    manifest = made.manifest
+    check_cuda(manifest)
+    check_functions(manifest, 16)
+    check_choices(manifest)
+    graphs = {graph.name: graph for graph in manifest.tuning}
+    assert len(graphs) == 2  # of gated products, of the head
+    for graph in graphs.values():
+        entries = [node.kernel.entry for node in manifest.cuda_bodies[graph.cuda_body].nodes]
+        count = (len(entries) - 4) // 2
+        assert entries == ["mark_time", *[entries[1]] * count, "mark_time",
+                           *["few_product"] * count, "mark_time", "choose_fastest"]
+        named = {argument.address.buffer
+                 for node in manifest.cuda_bodies[graph.cuda_body].nodes
+                 for argument in node.kernel.arguments if argument.HasField("address")}
+        assert not {manifest.live_packed, manifest.live_lanes, manifest.live_sampled} & named
+    for program in manifest.programs:
+        body = manifest.cuda_bodies[program.cuda_body]
+        chosen = {node.choice.buffer for node in body.nodes if node.HasField("choice")}
+        assert chosen == {bound.buffer for bound in program.tuned}
+        assert all(bound.buffer == graphs[bound.producer].outputs[0] for bound in program.tuned)
+        if program.name == "decode_16":
+            assert len(chosen) == 2 and sum(node.HasField("choice") for node in body.nodes) == 8
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda node: setattr(node.choice, "value", 2), "alternatives 0 to 1 of element 0"),
+    (lambda node: setattr(node.choice, "element", 1), "choice: expected an element of a STATE"),
+    (lambda node: setattr(node.choice, "buffer", 0), "choice: expected an element of a STATE")])
+def test_choices_are_of_a_tuned_row(change, message):
+    manifest = wire.ExecutionManifest()
+    manifest.buffers.add(name="hidden", kind=wire.SCRATCH, dtype=wire.I32).shape.add(multiplier=1)
+    manifest.buffers.add(name="chosen", kind=wire.STATE, dtype=wire.I32).shape.add(multiplier=1)
+    body = manifest.cuda_bodies.add()
+    for value in range(2):
+        node = body.nodes.add(choice=wire.CudaChoice(buffer=1, value=value))
+        node.fill.destination.buffer, node.fill.nbytes = 0, 4
+    own = manifest.cuda_bodies.add().nodes.add()
+    own.fill.destination.buffer, own.fill.nbytes = 1, 4
+    manifest.tuning.add(name="choose", cuda_body=1, outputs=[1])
+    check_cuda(manifest)
+    check_choices(manifest)
+    own.choice.buffer = 1
+    with pytest.raises(ContractError, match="none in a tuning graph"):
+        check_choices(manifest)
+    own.ClearField("choice")
+    change(body.nodes[1])
+    with pytest.raises(ContractError, match=message):
+        check_cuda(manifest)
+        check_choices(manifest)

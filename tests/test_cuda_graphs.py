@@ -3,6 +3,7 @@
 import ctypes
 from types import MappingProxyType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from helios_dod.contract.wire import manifest_pb2 as wire
@@ -251,3 +252,37 @@ def test_a_function_may_use_the_most_shared_memory_that_a_launch_asks_for(code):
     for nbytes in (1 << 10, 64 << 10, 50 << 10, 96 << 10):
         made.function(wire.CudaKernel(entry="norm", shared_nbytes=nbytes), ["address", "word"])
     assert functions.allowed == [64 << 10, 96 << 10]
+
+
+def choosing(values=(0, 1, 0)) -> wire.CudaBody:
+    """A kernel, then one of some, each behind it, then a kernel behind all of them."""
+    body = wire.CudaBody()
+    for number in range(len(values) + 2):
+        kernel = body.nodes.add().kernel
+        kernel.grid.extend((number + 1, 1, 1))
+        kernel.block.extend((32, 1, 1))
+    for number, value in enumerate(values, 1):
+        body.nodes[number].choice.CopyFrom(
+            wire.CudaChoice(buffer=0, element=number // 3, value=value))
+        body.edges.add(before=0, after=number, overlap=number == 1)
+        body.edges.add(before=number, after=len(values) + 1)
+    return body
+
+
+@pytest.mark.parametrize("selected, grids, last", [([0, 0], [1, 2, 4, 5], [1, 2]),
+                                                   ([1, 0], [1, 3, 4, 5], [1, 2])])
+def test_one_of_several_alternatives_is_captured(driver, selected, grids, last):
+    memory = Memory()
+    memory.read = lambda index: np.array(selected, np.int32).view(np.uint8)
+    driver.arguments = [0] * 4
+    graphs.Graph(SimpleNamespace(context=0), graphs.Resolved(CODE, memory, choosing()), 0)
+    assert [node[1][0] for node in driver.nodes] == grids
+    assert driver.nodes[-1][0] == last
+    assert driver.edges == ([(0, 1)] if selected[0] == 0 else [])
+
+
+def test_a_selection_that_is_no_alternative_is_refused(driver):
+    memory = Memory()
+    memory.read = lambda index: np.array([2, 0], np.int32).view(np.uint8)
+    with pytest.raises(DeviceError, match=r"element 0 of 'state' selects 2, expected .* \[0, 1\]"):
+        graphs.Resolved(CODE, memory, choosing())

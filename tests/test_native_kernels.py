@@ -86,3 +86,20 @@ def test_native_decode_attention(tmp_path, heads, key_heads, head, splits, warps
             assert np.allclose(found, wanted, rtol=0.02, atol=0.02), (lane, j)
     assert np.array_equal(keys, before[0]) and np.array_equal(values, before[1])
     assert (output[live:] == 0x7FC0).all(), "rows beyond the live ones are not written"
+
+
+def test_the_device_chooses_as_the_host_does(tmp_path):
+    """Shortest spans over runs; the lowest but for what is shorter by more than a 32nd."""
+    mark = Emulated(tmp_path, "trial.cu", "mark_time")
+    choose = Emulated(tmp_path, "trial.cu", "choose_fastest")
+    for spans, chosen in (([3200, 3100, 9999], 0), ([3200, 3099, 9999], 1), ([9, 5, 5], 1),
+                          ([7, 7, 7], 0)):
+        best, selected = np.zeros(3, np.int64), np.full(1, -1, np.int32)
+        for times in (1, 3, 2):
+            marks, live = np.zeros(4, np.int64), np.zeros(1, np.int32)
+            for place in range(4):
+                mark((1, 1, 1), 32, 1, 0, marks, place, live, 16)
+            assert live[0] == 16
+            marks[:] = np.concatenate([[50], 50 + np.cumsum(np.array(spans) * times)])
+            choose((1, 1, 1), 32, 1, 0, marks, best, selected, 3)
+        assert best.tolist() == spans and selected[0] == chosen

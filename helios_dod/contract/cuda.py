@@ -86,6 +86,12 @@ def _edge_problem(body: wire.CudaBody, edge: wire.CudaEdge) -> Problem:
 
 
 def _node_problem(known: _Known, node: wire.CudaNode) -> Problem:
+    if node.HasField("choice"):
+        buffer, element = node.choice.buffer, node.choice.element
+        kind, room = known.buffers[buffer] if buffer < len(known.buffers) else (0, None)
+        if kind != wire.STATE or room is None or 4 * element + 4 > room:
+            return ("choice", "an element of a STATE buffer of constant extents",
+                    f"{element} of buffer {buffer}")
     kind = node.WhichOneof("node")
     if kind == "kernel":
         return _inside("kernel", _kernel_problem(known, node.kernel))

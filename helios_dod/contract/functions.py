@@ -84,16 +84,25 @@ def check_functions(manifest: wire.ExecutionManifest, page_tokens: int) -> None:
     for program in manifest.programs:
         if program.WhichOneof("code") == "cuda_body":
             programs.setdefault(program.cuda_body, []).append(program)
+    producers = {graph.cuda_body for graph in manifest.tuning
+                 if graph.WhichOneof("code") == "cuda_body"}
+    trials = _Shapes(manifest, page_tokens)  # a tuning graph's counts are scalars of its own
+    trials.counts = {i: "trial" for i, buffer in enumerate(manifest.buffers)
+                     if buffer.kind == wire.SCRATCH and buffer.dtype == wire.I32
+                     and [(axis.symbol, axis.multiplier) for axis in buffer.shape] == [(0, 1)]}
     right: set[Any] = set()
     for i, body in enumerate(manifest.cuda_bodies):
         most = {name: max((getattr(program, name) for program in programs.get(i, ())), default=0)
                 for name in ("packed_token_capacity", "batch_capacity")}
+        most["trial"] = -1  # no capacity of a program: what fits it is told apart by that
+        own = trials if i in producers else shapes
         for j, node in enumerate(body.nodes):
             if not node.HasField("kernel") or not declared[node.kernel.module]:
                 continue
-            key = node.kernel.SerializeToString(), *most.values()  # twins have the same launches
+            # Twins have the same launches.
+            key = node.kernel.SerializeToString(), own, *most.values()
             if key not in right:
-                _check_launch(node.kernel, declared[node.kernel.module], shapes, most,
+                _check_launch(node.kernel, declared[node.kernel.module], own, most,
                               f"manifest.cuda_bodies[{i}].nodes[{j}].kernel")
                 right.add(key)
 

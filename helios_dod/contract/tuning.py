@@ -34,6 +34,7 @@ def prepare_tuning(
 ) -> tuple[PreparedTuning, ...]:
     """The tuning catalog. Raises ContractError where an output is a request input, writable graph
     state or cache storage, or a producer leaves an output out or writes something else."""
+    check_choices(manifest)
     outputs = frozenset(buffer for graph in manifest.tuning for buffer in graph.outputs)
     for i, graph in enumerate(manifest.tuning):
         field = f"manifest.tuning[{i}].outputs"
@@ -56,6 +57,29 @@ def prepare_tuning(
     return tuple(PreparedTuning(
         graph.name, tuple(graph.outputs), graph.WhichOneof("code") == "cuda_body")
         for graph in manifest.tuning)
+
+
+def check_choices(manifest: wire.ExecutionManifest) -> None:
+    """Alternatives of a body depend on a producer, and are numbered from 0: that is what an output
+    says before its producer has run. Raises ContractError."""
+    outputs = {buffer for graph in manifest.tuning for buffer in graph.outputs}
+    producers = {graph.cuda_body for graph in manifest.tuning
+                 if graph.WhichOneof("code") == "cuda_body"}
+    for i, body in enumerate(manifest.cuda_bodies):
+        field, values = f"manifest.cuda_bodies[{i}].nodes", {}  # type: ignore[var-annotated]
+        for j, node in enumerate(body.nodes):
+            if not node.HasField("choice"):
+                continue
+            choice, buffer = node.choice, manifest.buffers[node.choice.buffer]
+            require(i not in producers, f"{field}[{j}].choice", "none in a tuning graph",
+                    buffer.name)
+            require(choice.buffer in outputs and buffer.dtype == wire.I32,
+                    f"{field}[{j}].choice.buffer", "an I32 output of a tuning graph", buffer.name)
+            values.setdefault((choice.buffer, choice.element), set()).add(choice.value)
+        for (index, element), found in values.items():
+            require(found == set(range(len(found))), field,
+                    f"alternatives 0 to {len(found) - 1} of element {element} of "
+                    f"{manifest.buffers[index].name}", sorted(found))
 
 
 def _check_producer(

@@ -117,6 +117,8 @@ def _device_use(
             named.add(number)
 
     for node in body.nodes:
+        if node.HasField("choice"):
+            touch(node.choice.buffer, contract.READ)
         kind = node.WhichOneof("node")
         if kind == "kernel":
             for argument in node.kernel.arguments:

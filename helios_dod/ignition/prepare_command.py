@@ -92,8 +92,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         choices=("bf16", "fp8", "fp8-head"),
         default="bf16",
         help="element type of the matrices of layers on cuda-sm90; fp8: e4m3 with a factor a row, "
-        "and the rows they are multiplied with too, embedding and head excepted; fp8-head: the head "
-        "too where it is not the embedding "
+        "and the rows they are multiplied with too, embedding and head excepted; fp8-head: the "
+        "head too where it is not the embedding "
         "(default: %(default)s)",
     )
 

@@ -51,7 +51,9 @@ REPETITIONS = 3
 def options_of(name: str) -> Options:
     """Capacities of a shape's programs."""
     if name[:2] in ("8b", "1b"):
-        return Options(lanes=int(os.environ.get("LANES", "256")), context=8192, packed=(512, PROMPT))
+        lanes = int(os.environ.get("LANES", "256"))
+        packed = tuple(int(text) for text in os.environ.get("PACKED", f"512,{PROMPT}").split(","))
+        return Options(lanes=lanes, context=8192, packed=packed)
     return Options(lanes=16, context=2048, packed=(64,))
 
 

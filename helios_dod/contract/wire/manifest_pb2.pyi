@@ -1031,17 +1031,29 @@ class CudaIngest(_message.Message):
     buffers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, buffers: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class CudaChoice(_message.Message):
+    __slots__ = ("buffer", "element", "value")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    element: int
+    value: int
+    def __init__(self, buffer: _Optional[int] = ..., element: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+
 class CudaNode(_message.Message):
-    __slots__ = ("kernel", "copy", "fill", "ingest")
+    __slots__ = ("kernel", "copy", "fill", "ingest", "choice")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
     INGEST_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     kernel: CudaKernel
     copy: CudaCopy
     fill: CudaFill
     ingest: CudaIngest
-    def __init__(self, kernel: _Optional[_Union[CudaKernel, _Mapping]] = ..., copy: _Optional[_Union[CudaCopy, _Mapping]] = ..., fill: _Optional[_Union[CudaFill, _Mapping]] = ..., ingest: _Optional[_Union[CudaIngest, _Mapping]] = ...) -> None: ...
+    choice: CudaChoice
+    def __init__(self, kernel: _Optional[_Union[CudaKernel, _Mapping]] = ..., copy: _Optional[_Union[CudaCopy, _Mapping]] = ..., fill: _Optional[_Union[CudaFill, _Mapping]] = ..., ingest: _Optional[_Union[CudaIngest, _Mapping]] = ..., choice: _Optional[_Union[CudaChoice, _Mapping]] = ...) -> None: ...
 
 class CudaEdge(_message.Message):
     __slots__ = ("before", "after", "overlap")

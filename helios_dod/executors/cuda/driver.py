@@ -27,6 +27,9 @@ def call(name: str, *arguments: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+NAME_BYTES = 256
+
+
 @contextmanager
 def naming(what: str) -> Iterator[None]:
     """Device errors from here say what they are of."""
@@ -57,6 +60,11 @@ class Device:
     def enter(self) -> None:
         """Makes the context current in this thread."""
         call("cuCtxSetCurrent", self.context)
+
+    def name(self) -> str:
+        """The device's model and the driver's version: what timings depend on."""
+        model = call("cuDeviceGetName", NAME_BYTES, self.handle).split(b"\0")[0].decode()
+        return f"{model}, driver {call('cuDriverGetVersion')}"
 
     def free_bytes(self) -> int:
         """Device memory that is free now."""

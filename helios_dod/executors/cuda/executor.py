@@ -19,6 +19,7 @@ from helios_dod.executors.cuda.graphs import Code, Graph, Resolved
 from helios_dod.executors.cuda.memory import Memory
 from helios_dod.executors.cuda.upload import random_like
 from helios_dod.executors.host.buffers import aligned_zeros
+from helios_dod.executors.tuning import Bench, Tuned, tune
 from helios_dod.limits import FRAMES_MAX
 
 DRAIN_POLL_S = 0.00002
@@ -52,6 +53,7 @@ class CudaExecutor:
         self._copies: Copies | None = None
         self._closed = False
         self.load_ns: dict[str, int] = {}
+        self.tuned: Tuned | None = None  # what tuning took, where there was any
 
     def cache_budget(self, weight_bytes: int) -> int:
         """Bytes that the cache may take of what is free now, once weights of that size are there;
@@ -67,9 +69,6 @@ class CudaExecutor:
             if manifest.programs[index].WhichOneof("code") != "cuda_body":
                 raise DeviceError(f"program {manifest.programs[index].name!r} has no CUDA body; "
                                   f"prepare the core with --target cuda-sm90")
-            if manifest.programs[index].tuned:
-                raise DeviceError(f"program {manifest.programs[index].name!r}: tuning graphs are "
-                                  f"not run")
         if self._random:
             weights = {name: random_like(manifest, name, data) for name, data in weights.items()}
         started = time.monotonic_ns()
@@ -79,6 +78,8 @@ class CudaExecutor:
         self._code = Code(self.device, manifest)
         self._stream = call("cuStreamCreate", NON_BLOCKING)
         self.graphs: dict[tuple[int, int], Graph] = {}
+        self._tune(manifest, chosen)
+        tuned = time.monotonic_ns()
         known: dict[bytes, tuple[str, tuple[int, ...]]] = {}
         for index in chosen:
             body = manifest.cuda_bodies[manifest.programs[index].cuda_body]
@@ -92,11 +93,29 @@ class CudaExecutor:
         ready = time.monotonic_ns()
         self.memory.wait_for_weights()
         call("cuCtxSynchronize")
-        self.load_ns = {"memory": bound - started, "graphs": ready - bound,
+        self.load_ns = {"memory": bound - started, "tuning": tuned - bound, "graphs": ready - tuned,
                         "weights": self.memory.weights_ns, "all": time.monotonic_ns() - started}
         watch.follow.compile((typeof(self._control), typeof(self.memory.finished)))
         self._thread = threading.Thread(target=self._watch, name="cuda-watch", daemon=True)
         self._thread.start()
+
+    def _tune(self, manifest: Any, programs: list[int]) -> None:
+        """Runs the tuning graphs, on weights that are there; programs' graphs depend on them."""
+        graphs: dict[int, Graph] = {}
+
+        def run(number: int) -> None:
+            if number not in graphs:
+                self.memory.wait_for_weights()
+                body = manifest.cuda_bodies[manifest.tuning[number].cuda_body]
+                graphs[number] = Graph(self.device, Resolved(self._code, self.memory, body), 0)
+            call("cuGraphLaunch", graphs[number].handle, self._stream)
+            call("cuStreamSynchronize", self._stream)
+
+        self.tuned = tune(manifest, programs, Bench(
+            self.device.name(), run, lambda index: self.memory.read(index).tobytes(),
+            self.memory.write))
+        for graph in graphs.values():
+            graph.close()
 
     def _watch(self) -> None:
         """Follows submissions; asks the driver only where nothing finishes for long. Ends with the

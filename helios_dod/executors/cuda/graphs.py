@@ -126,13 +126,14 @@ def _constant(argument: Any, kind: str, memory: Memory) -> int:
 @dataclass(frozen=True)
 class Part:
     """A node of a body: a kernel's parameters and its first argument, buffers to ingest, a copy or
-    a fill."""
+    a fill; left out: an alternative that was not selected."""
 
     after: list[int]
     overlapping: list[int]
     kernel: Any = None
     argument: int = 0
     buffers: tuple[int, ...] = ()
+    left_out: bool = False
     moved: "Moved | None" = None
 
 
@@ -156,6 +157,7 @@ class Resolved:
     def __init__(self, code: Code, memory: Memory, body: Any,
                  known: dict[bytes, tuple[str, tuple[int, ...]]] | None = None) -> None:
         self.memory, known = memory, {} if known is None else known
+        selected = _selected(memory, body)
         self.shared_percent = body.shared_percent if body.HasField("shared_percent") else None
         self.parts: list[Part] = []
         before: dict[int, tuple[list[int], list[int]]] = {}  # node -> full, overlapping edges
@@ -164,6 +166,10 @@ class Resolved:
         values: list[tuple[int, ...]] = []
         for number, node in enumerate(body.nodes):
             edges = before.get(number, ([], []))
+            choice = node.choice if node.HasField("choice") else None
+            if choice and selected[choice.buffer, choice.element] != choice.value:
+                self.parts.append(Part(*edges, left_out=True))
+                continue
             kind = node.WhichOneof("node")
             if kind == "ingest":
                 self.parts.append(Part(*edges, buffers=tuple(node.ingest.buffers)))
@@ -189,6 +195,23 @@ def _moved(node: Any, kind: str, memory: Memory) -> Moved:
     return Moved(None, _places(fill.destination, memory, fill.nbytes), fill.nbytes, fill.byte)
 
 
+def _selected(memory: Memory, body: Any) -> dict[tuple[int, int], int]:
+    """What tuning selected of each choice of a body. Raises DeviceError where no node is that."""
+    values: dict[tuple[int, int], set[int]] = {}
+    for node in body.nodes:
+        if node.HasField("choice"):
+            key = node.choice.buffer, node.choice.element
+            values.setdefault(key, set()).add(node.choice.value)
+    found: dict[tuple[int, int], int] = {}
+    for (buffer, element), alternatives in values.items():
+        value = int(memory.read(buffer).view(np.int32)[element])
+        if value not in alternatives:
+            raise DeviceError(f"element {element} of {memory.bound(buffer).name!r} selects "
+                              f"{value}, expected one of {sorted(alternatives)}")
+        found[buffer, element] = value
+    return found
+
+
 class Graph:
     """One program on one frame."""
 
@@ -200,6 +223,9 @@ class Graph:
         first = places.ctypes.data
         nodes: list[list[Any]] = []  # of the graph, for each of the body
         for part in resolved.parts:
+            if part.left_out:
+                nodes.append([])
+                continue
             after = [one for i in part.after for one in nodes[i]]
             if part.moved is not None:
                 nodes.append([_move(device, graph, after, part.moved, frame)])

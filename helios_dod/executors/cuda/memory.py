@@ -24,6 +24,7 @@ from helios_dod.executors.host.buffers import (
     STAGING,
     WEIGHT,
 )
+from helios_dod.executors.tuning import required
 from helios_dod.limits import FRAMES_MAX
 
 ALIGN = 256
@@ -190,6 +191,12 @@ class Memory:
         call("cuMemcpyDtoH", out.ctypes.data, bound.address[0], bound.nbytes)
         return out
 
+    def write(self, index: int, data: bytes) -> None:
+        """The bytes of a buffer that no program in flight names."""
+        bound = self.bound(index)
+        assert len(data) == bound.nbytes
+        call("cuMemcpyHtoD", bound.address[0], data, bound.nbytes)
+
     def close(self) -> None:
         """Frees everything; the device is idle and weights are there."""
         for address in self.allocations:
@@ -200,10 +207,14 @@ class Memory:
 
 
 def _used(manifest: Any, programs: list[int]) -> set[int]:
-    """Buffers that the bodies of some programs name."""
+    """Buffers that the bodies of some programs name, and of the tuning graphs that they need."""
     used: set[int] = set()
-    for body in {manifest.programs[program].cuda_body for program in programs}:
+    graphs = [manifest.programs[index] for index in programs] + [
+        manifest.tuning[number] for number in required(manifest, programs)]
+    for body in {graph.cuda_body for graph in graphs}:
         for node in manifest.cuda_bodies[body].nodes:
+            if node.HasField("choice"):
+                used.add(node.choice.buffer)
             used.update(node.ingest.buffers)
             if node.HasField("copy"):
                 used.update((node.copy.source.buffer, node.copy.destination.buffer))

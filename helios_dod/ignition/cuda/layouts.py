@@ -43,6 +43,8 @@ vector_product weight ROWS,COLUMNS x any,COLUMNS out any,ROWS weight_scale/SCALE
 gated_vector_product weight 2*ROWS,COLUMNS x any,COLUMNS out any,ROWS weight_scale/SCALED 2*ROWS
 few.cu/few_product weight/!GATED ROWS,COLUMNS weight/GATED 2*ROWS,COLUMNS x TOKENS,COLUMNS \
     out SPLITS*TOKENS,ROWS live<=TOKENS
+trial.cu/mark_time
+trial.cu/choose_fastest
 adjust_logits logits any,VOCABULARY histogram any,VOCABULARY bias_tokens any,BIAS \
     bias_values any,BIAS stop_tokens any,STOPS mask_words/MASK any,MASK chunk_top any,CHUNKS \
     chunk_index any,CHUNKS

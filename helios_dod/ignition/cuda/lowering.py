@@ -17,7 +17,6 @@ from typing import Any
 
 from helios_dod.contract.operations import READ, READ_WRITE, WRITE
 from helios_dod.contract.wire import manifest_pb2 as wire
-from helios_dod.ignition.cuda.drawing import Drawing
 from helios_dod.ignition.cuda.library import Pointer, Word
 from helios_dod.ignition.cuda.native import decode_shared, few_shared
 from helios_dod.ignition.cuda.nodes import power
@@ -34,19 +33,18 @@ from helios_dod.ignition.cuda.tiles import (
     product_tile,
     quantise_warps,
     ring_tile,
+    tuned_few_tile,
     vector_tile,
     wide_tile,
 )
-from helios_dod.ignition.preparation.builder import ELEMENT_BYTES
+from helios_dod.ignition.cuda.tuning import Choosing
 
-COPY_GRID = 16  # page copies that run beside each other
-WORD_BLOCK = 1024
 ROW_BLOCK = 1024
 ROTATED_ROWS = 16  # packed rows that are rotated and stored together
 DECODE_ROWS = 16  # rows of an attention tile where a lane has one query, at least
 
 
-class Lowering(Drawing):
+class Lowering(Choosing):
     """Adds the nodes of one program after the other to a manifest."""
 
     def program(self, program: wire.Program, operations: list[Any], staged: list[int]) -> None:
@@ -55,6 +53,7 @@ class Lowering(Drawing):
         self.single = program.operation == wire.DECODE
         self.body = wire.CudaBody()
         self.last: list[int] = []
+        self.alternatives, self.depends = False, {}
         self.halves: set[int] = set()  # buffers whose bf16 twin this program wrote
         self.quantised: set[int] = set()  # or whose e4m3 twin
         # Buffer -> splits of the products to be added to it, and their bias.
@@ -72,59 +71,6 @@ class Lowering(Drawing):
             count=Word(wire.SUBMISSION_COUNT), finished=Word(wire.FINISHED_COUNT)), {}, warps=1)
         self.manifest.cuda_bodies.append(self.body)
         program.cuda_body = len(self.manifest.cuda_bodies) - 1
-
-    def _scatter_rows(self, op: Any) -> None:
-        words = self.words(op.source.buffer)
-        self.launch(
-            self.rows.scatter_rows, (self.batch, -(-words // WORD_BLOCK)),
-            dict(source=self.used(op.source.buffer, READ, "*i32"), slot=Pointer(op.slot.buffer),
-                 destination=self.used(op.destination.buffer, WRITE, "*i32"),
-                 live=self.live(wire.ROWS_LANES)),
-            dict(WORDS=words, BLOCK=min(WORD_BLOCK, power(words))))
-
-    def _fill_rows(self, op: Any) -> None:
-        words = self.words(op.destination.buffer)
-        self.launch(
-            self.rows.fill_rows, (self.batch, -(-words // WORD_BLOCK)),
-            dict(slot=Pointer(op.slot.buffer), live=self.live(wire.ROWS_LANES), value=op.value,
-                 destination=self.used(op.destination.buffer, WRITE, "*i32")),
-            dict(WORDS=words, BLOCK=min(WORD_BLOCK, power(words))))
-
-    def _update_page_table(self, op: Any) -> None:
-        self.launch(
-            self.rows.update_page_table, (1,),
-            dict(**self.operands(op, "count updates table"), stride=self.stride()),
-            dict(BLOCK=256))
-
-    def stride(self) -> wire.Extent:
-        """Entries of a slot's page table."""
-        return wire.Extent(symbol=wire.PAGES_PER_REQUEST, multiplier=1)
-
-    def _copy_pages(self, op: Any) -> None:
-        before, copies = self.last, []
-        for index, buffer in enumerate(self.manifest.buffers):
-            if buffer.kind != wire.CACHE:
-                continue
-            words = ELEMENT_BYTES[buffer.dtype] // 2
-            for axis in buffer.shape[1:]:
-                words *= axis.multiplier * (self.page_tokens if axis.symbol else 1)
-            words //= 2
-            self.last = before
-            self.launch(
-                self.rows.copy_pages, (COPY_GRID, -(-words // WORD_BLOCK)),
-                dict(**self.operands(op, "count pairs"),
-                     plane=self.used(index, READ_WRITE, "*i32")),
-                dict(WORDS=words, BLOCK=WORD_BLOCK, GRID=COPY_GRID))
-            copies += self.last
-        self.last = copies
-
-    def _select_tokens(self, op: Any) -> None:
-        found = self.operands(op, "pending slot lane output")
-        found["staged"] = Pointer(op.staged.buffer) if op.has_staged else found["output"]
-        self.launch(
-            self.rows.select_tokens, (-(-self.packed // 128),),
-            dict(**found, live=self.live(wire.ROWS_PACKED)),
-            dict(STAGED=op.has_staged, BLOCK=128))
 
     def _embed(self, op: Any) -> None:
         columns = self.columns(op.output.buffer)
@@ -219,6 +165,13 @@ class Lowering(Drawing):
         """A product into `out`; its number of splits."""
         rows, columns = (axis.multiplier for axis in self.manifest.buffers[op.weight].shape)
         tokens = self.capacity(op.rows)
+        tuned = None if split or op.weight in self.factors else tuned_few_tile(columns, tokens)
+        if tuned is not None:
+            self.either(
+                ("product", rows, columns, tokens), tokens, op.weight,
+                lambda: self.multiply_tiles(op, out, rows, columns, split),
+                lambda: self.multiply_few(op, out, tuned, rows, gated=False))
+            return 1
         few = few_tile(rows, columns, tokens, split)
         if few is not None and op.weight not in self.factors:
             self.multiply_few(op, out, few, rows, gated=False)
@@ -227,6 +180,11 @@ class Lowering(Drawing):
             return self.multiply_one(op, out, rows, columns)
         if tokens > FEWER_TOKENS:
             return self.multiply_wide(op, out, split)
+        return self.multiply_tiles(op, out, rows, columns, split)
+
+    def multiply_tiles(self, op: Any, out: Pointer, rows: int, columns: int, split: bool) -> int:
+        """A product of at most FEWER_TOKENS tokens in tiles; its number of splits."""
+        tokens = self.capacity(op.rows)
         sources, scaled, item = self.sources(op)
         tile = product_tile(rows, columns, tokens, split, item)
         if split:
@@ -303,11 +261,18 @@ class Lowering(Drawing):
         if op.has_bias or not whole or activation.kind != wire.SILU:
             raise self.refusal("activation", "this kind, bias or order")
         tokens = self.capacity(op.rows)
+        out = self.half(activation.output.buffer)
+        tuned = None if op.weight in self.factors else tuned_few_tile(columns, tokens)
+        if tuned is not None:
+            self.either(
+                ("gated_product", half, columns, tokens), tokens, op.weight,
+                lambda: self.gate_tiles(op, out, half, columns),
+                lambda: self.multiply_few(op, out, tuned, half, gated=True))
+            return
         few = few_tile(half, columns, tokens, split=False)
         if few is not None and op.weight not in self.factors:
-            self.multiply_few(op, self.half(activation.output.buffer), few, half, gated=True)
+            self.multiply_few(op, out, few, half, gated=True)
             return
-        out = self.half(activation.output.buffer)
         if tokens == 1:
             sources, scaled, item = self.row_source(op)
             tile = vector_tile(columns, gated=True, item=item)
@@ -320,6 +285,11 @@ class Lowering(Drawing):
         if tokens > FEWER_TOKENS:
             self.multiply_wide(op, out, gated=True)
             return
+        self.gate_tiles(op, out, half, columns)
+
+    def gate_tiles(self, op: Any, out: Pointer, half: int, columns: int) -> None:
+        """A gated product of at most FEWER_TOKENS tokens in tiles."""
+        tokens = self.capacity(op.rows)
         sources, scaled, item = self.sources(op)
         tile = gated_tile(columns, tokens, item)
         self.launch(

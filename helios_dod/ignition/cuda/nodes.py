@@ -30,6 +30,7 @@ class Nodes:
     last: list[int]  # nodes that the next one waits for
     halves: set[int]  # buffers whose bf16 twin the program wrote
     quantised: set[int]  # and whose e4m3 twin
+    alternatives = False  # whether one of `last` is captured
 
     def __init__(self, manifest: wire.ExecutionManifest, page_tokens: int) -> None:
         from helios_dod.ignition.kernels import attention, decoding, products, rows, sampling
@@ -90,7 +91,9 @@ class Nodes:
     def add(self, node: wire.CudaNode) -> None:
         """Appends a node behind the last; a kernel behind one kernel may overlap it."""
         kernels = [self.body.nodes[i].HasField("kernel") for i in self.last]
-        alone = node.HasField("kernel") and kernels == [True]
+        alone = node.HasField("kernel") and bool(kernels) and all(kernels) and (
+            len(kernels) == 1 or self.alternatives)
+        self.alternatives = False
         self.body.nodes.append(node)
         number = len(self.body.nodes) - 1
         most = OVERLAP_LANES if self.single else OVERLAP_TOKENS

@@ -59,6 +59,11 @@ def lower(manifest: wire.ExecutionManifest, graphs: list[contract.GraphContract]
         if not any(binding.source == contract.GRAMMAR_MASK for binding in graph.bindings):
             operations = [without_mask(operation) for operation in operations]
         lowering.program(program, operations, [binding.buffer for binding in graph.bindings])
+        for name, trials in lowering.depends.items():
+            program.tuned.add(buffer=trials.selected, producer=name)
+            graph.tuned_bindings.add(buffer=trials.selected, producer=name)
+            graph.states.add(buffer=trials.selected, row_stride=4, extent=4, access=contract.READ)
+    lowering.add_tuning()
     del manifest.host_bodies[:]
     return graphs
 

@@ -194,6 +194,17 @@ def few_tile(rows: int, columns: int, tokens: int, split: bool) -> FewTile | Non
     return FewTile(warps, depth, blocks, splits)
 
 
+TUNED_TOKENS = range(9, 17)  # of products without splits that are timed at start
+
+
+def tuned_few_tile(columns: int, tokens: int) -> FewTile | None:
+    """Tile of a product of few tokens whose alternative is timed; None where nothing is."""
+    if tokens not in TUNED_TOKENS or columns % FEW_STEP:
+        return None
+    warps = 8 if columns >= 2048 else 4
+    return FewTile(warps, 4, 16 // warps)
+
+
 @dataclass(frozen=True)
 class RingTile:
     """Tile of decode attention whose pages lie in shared memory: splits of the history (a cluster

@@ -21,6 +21,13 @@ extern __shared__ __align__(128) unsigned char block_memory[];
 
 INLINE Shared shared_of(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+// Nanoseconds of a clock of the whole device.
+INLINE i64 now_ns() {
+    i64 now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) :: "memory");
+    return now;
+}
+
 INLINE void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 INLINE void wait_for_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
