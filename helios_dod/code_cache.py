@@ -30,6 +30,7 @@ IMPORTS = re.compile(
 DIGEST_LETTERS = 32
 
 
+@cache
 def _module_file(module: str) -> Path | None:
     """The source of a module of the package."""
     base = ROOT.joinpath(*module.split("."))
@@ -67,9 +68,14 @@ def sources_digest(path: Path) -> str:
                 left.append(file)
     digest = hashlib.sha256()
     for file in sorted(reached):
-        digest.update(file.relative_to(ROOT).as_posix().encode())
-        digest.update(hashlib.sha256(_imported(file)[0]).digest())
+        digest.update(_told(file))
     return digest.hexdigest()
+
+
+@cache
+def _told(file: Path) -> bytes:
+    """What a digest is told of a source: its name and what it holds."""
+    return file.relative_to(ROOT).as_posix().encode() + hashlib.sha256(_imported(file)[0]).digest()
 
 
 @cache
