@@ -1,7 +1,7 @@
 """Checks and times the CUDA executor on a GPU, with random weights.
 
     python perf/h200/measure.py check                  # against plain float32, batch invariance
-    python perf/h200/measure.py decode 8b 1 8 64       # step times at context 1,024
+    python perf/h200/measure.py decode 8b 1 8:300 64   # step times at context 1,024; 300 steps of 8
     python perf/h200/measure.py prefill 8b             # one prompt of 4,096 tokens, eight of 512
     python perf/h200/measure.py save 8b FILE           # prepares a manifest, no GPU needed
     python perf/h200/measure.py upload 8               # GiB of weights from memory to the device
@@ -169,28 +169,30 @@ def loaded(name: str, slots: int) -> Harness:
     return harness
 
 
-def decode(name: str, batches: Sequence[int]) -> None:
-    """Step times of decode at the context, and what each kernel takes of them."""
+def decode(name: str, wanted: Sequence[str]) -> None:
+    """Step times of decode at the context, and what each kernel takes of them. wanted: batches,
+    each with `:STEPS` for others than the environment's."""
+    pairs = [word.partition(":")[::2] for word in wanted]
+    batches = {int(batch): int(steps or STEPS) for batch, steps in pairs}
     harness = loaded(name, max(batches))
     fill(harness, max(batches))
-    for batch in batches:
+    for batch, steps in batches.items():
         slots = list(range(batch))
         for _ in range(3):
             harness.decode(slots)
         number = [p.name for p in harness.manifest.programs].index(f"decode_{batch}")
-        frame, times = harness.frame, np.zeros((3, REPETITIONS))
+        frame, times = harness.frame, np.zeros((2, REPETITIONS))
         words = harness.world[0]["staging"]["words"]
         words[1 - frame] = words[frame]
         for repetition in range(REPETITIONS):
             times[:, repetition] = (
-                back_to_back(harness, number, (0, 1)), stepped(harness, number),
-                back_to_back(harness, number, (frame,)))
-        both, steps, one = np.median(times, axis=1)
+                back_to_back(harness, number, (0, 1), steps),
+                stepped(harness, number, steps=steps))
+        both, each = np.median(times, axis=1)
         print(f"{name} batch {batch}: graphs {both:.3f} ms ({times[0].min():.3f} to "
-              f"{times[0].max():.3f}), stepped {steps:.3f} ms ({times[1].min():.3f} to "
+              f"{times[0].max():.3f}), stepped {each:.3f} ms ({times[1].min():.3f} to "
               f"{times[1].max():.3f}), host {1e3 * np.median(times[1] - times[0]):.2f} us a step; "
-              f"one frame's graph alone {one:.3f} ms; floor {floor_ms(harness, batch):.3f} ms",
-              flush=True)
+              f"{steps} steps; floor {floor_ms(harness, batch):.3f} ms", flush=True)
         if "PROFILE" in os.environ:
             profile(harness, number)
     harness.close()
@@ -282,21 +284,22 @@ def back_to_back(harness: Harness, program: int, frames: Sequence[int], steps: i
     return float(span)
 
 
-def stepped(harness: Harness, program: int, between: Callable[[], None] = lambda: None) -> float:
-    """Milliseconds a step, with submit and poll and two frames in flight. between: called while
-    the device works, again and again."""
+def stepped(harness: Harness, program: int, between: Callable[[], None] = lambda: None,
+            steps: int = 0) -> float:
+    """Milliseconds a step of so many (0: STEPS), with submit and poll and two frames in flight.
+    between: called while the device works, again and again."""
     executor, frame = harness.executor, harness.frame
     executor.drain()
     begun = time.monotonic()
-    first = harness.sequence
-    for i in range(STEPS):
+    first, steps = harness.sequence, steps or STEPS
+    for i in range(steps):
         harness.sequence += 1
         executor.submit((frame + i) % 2, program, harness.sequence)
         while executor.poll() < harness.sequence - 1 and harness.sequence - 1 > first:
             between()
     while executor.poll() < harness.sequence:
         between()
-    return (time.monotonic() - begun) / STEPS * 1e3
+    return (time.monotonic() - begun) / steps * 1e3
 
 
 def upload_rate(gibibytes: int) -> None:
@@ -401,7 +404,7 @@ def main() -> None:
     if command == "check":
         check(rest or ["small", "windowed"])
     elif command == "decode":
-        decode(rest[0], [int(batch) for batch in rest[1:]])
+        decode(rest[0], rest[1:])
     elif command == "prefill":
         prefill(rest[0])
     elif command == "upload":
