@@ -1,6 +1,7 @@
 """Graphs of device bodies, as a driver of the test's own is told of them."""
 
 import ctypes
+import sys
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -286,3 +287,42 @@ def test_a_selection_that_is_no_alternative_is_refused(driver):
     memory.read = lambda index: np.array([2, 0], np.int32).view(np.uint8)
     with pytest.raises(DeviceError, match=r"element 0 of 'state' selects 2, expected .* \[0, 1\]"):
         graphs.Resolved(CODE, memory, choosing())
+
+
+def program(name: str):
+    return SimpleNamespace(name=name, cuda_body=0)
+
+
+def test_every_body_is_walked_before_the_first_graph_is_built(monkeypatch):
+    """Both frames' graphs of each program; what fails says of which program."""
+    executors = pytest.importorskip("helios_dod.executors.cuda.executor")
+    done = []
+
+    def resolved(code, memory, body, known):
+        done.append("walked")
+        return len(done)
+
+    def graph(device, body, frame):
+        if body == 2:
+            raise DeviceError("refused")
+        done.append((body, frame))
+        return body, frame
+
+    monkeypatch.setattr(executors, "Resolved", resolved)
+    monkeypatch.setattr(executors, "Graph", graph)
+    executor = SimpleNamespace(_code=None, memory=None, device=None, graphs={})
+    manifest = SimpleNamespace(programs=[program("first"), program("second")], cuda_bodies=[None])
+    with pytest.raises(DeviceError, match="program 'second': refused"):
+        executors.CudaExecutor._build(executor, manifest, [0, 1])
+    assert done == ["walked", "walked", (1, 0), (1, 1)]
+    assert executor.graphs == {(0, 0): (1, 0), (1, 0): (1, 1)}
+
+
+def test_turns_are_short_only_while_a_core_loads():
+    executors = pytest.importorskip("helios_dod.executors.cuda.executor")
+    before = sys.getswitchinterval()
+    with pytest.raises(DeviceError), executors.short_turns():
+        assert before > executors.TURN_S
+        assert sys.getswitchinterval() == pytest.approx(executors.TURN_S)
+        raise DeviceError("a failed load")
+    assert sys.getswitchinterval() == before

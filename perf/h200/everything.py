@@ -111,7 +111,8 @@ def tests(report: Report, args: argparse.Namespace) -> None:
               for name in ("8b", "1b") if not (ROOT / ".cuda" / f"{name}.pickle").exists()}
     # Neighbours share what a module's fixtures compiled; who is done takes from the others.
     text = report.run("tests", limit_s, "-m", "pytest", "-q", "-m", "cuda", "-p",
-                      "no:cacheprovider", "-n", "8", "--dist", "worksteal", *TESTS)
+                      "no:cacheprovider", "-n", "8", "--dist", "worksteal", *TESTS,
+                      OMP_NUM_THREADS="2")  # of the references in numpy
     last = (text.strip().splitlines() or [""])[-1]
     report.put("right", "tests of every kernel and program", last[-120:], "all pass",
                "passed" in last and not re.search("failed|error", last))

@@ -22,7 +22,7 @@ from typing import IO
 PORT = 8123
 PATIENCE_S = 200
 PREPARE = ("prepare", "--random-weights", "llama-3.1-8b", "--target", "cuda-sm90")
-WARM_CACHE = "4G"
+WARM_CACHE = "20G"  # holds a request of the whole context, as more does: the same tables and code
 
 
 def told(stream: IO[str], begun: float) -> None:

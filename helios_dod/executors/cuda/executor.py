@@ -2,10 +2,12 @@
 
 import mmap
 import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,20 @@ from helios_dod.limits import FRAMES_MAX
 DRAIN_POLL_S = 0.00002
 CACHE_SHARE = 0.88  # of the device memory that weights leave
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+TURN_S = 1e-4  # that a thread which waits for the interpreter leaves it to another while loading
 HANG_S = 30.0  # without a finished program before the device is given up; programs take far less
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Threads of this process hand the interpreter over every TURN_S: those that upload weights
+    need it some dozens of times before they do without, and whoever builds graphs seldom rests."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 class CudaExecutor:
@@ -71,6 +86,14 @@ class CudaExecutor:
                                   f"prepare the core with --target cuda-sm90")
         if self._random:
             weights = {name: random_like(manifest, name, data) for name, data in weights.items()}
+        with short_turns():
+            self._load(manifest, geometry, weights, staging_first, world, chosen)
+        watch.follow.compile((typeof(self._control), typeof(self.memory.finished)))
+        self._thread = threading.Thread(target=self._watch, name="cuda-watch", daemon=True)
+        self._thread.start()
+
+    def _load(self, manifest: Any, geometry: Geometry, weights: Mapping[str, Any],
+              staging_first: Mapping[int, int], world: np.ndarray, chosen: list[int]) -> None:
         started = time.monotonic_ns()
         self.memory = Memory(self.device, manifest, geometry, weights, staging_first, world,
                              chosen)
@@ -80,13 +103,7 @@ class CudaExecutor:
         self.graphs: dict[tuple[int, int], Graph] = {}
         self._tune(manifest, chosen)
         tuned = time.monotonic_ns()
-        known: dict[bytes, tuple[str, tuple[int, ...]]] = {}
-        for index in chosen:
-            body = manifest.cuda_bodies[manifest.programs[index].cuda_body]
-            with naming(f"program {manifest.programs[index].name!r}"):
-                resolved = Resolved(self._code, self.memory, body, known)
-                for frame in range(FRAMES_MAX):
-                    self.graphs[frame, index] = Graph(self.device, resolved, frame)
+        self._build(manifest, chosen)
         for graph in self.graphs.values():
             call("cuGraphUpload", graph.handle, self._stream)
         call("cuStreamSynchronize", self._stream)
@@ -95,9 +112,20 @@ class CudaExecutor:
         call("cuCtxSynchronize")
         self.load_ns = {"memory": bound - started, "tuning": tuned - bound, "graphs": ready - tuned,
                         "weights": self.memory.weights_ns, "all": time.monotonic_ns() - started}
-        watch.follow.compile((typeof(self._control), typeof(self.memory.finished)))
-        self._thread = threading.Thread(target=self._watch, name="cuda-watch", daemon=True)
-        self._thread.start()
+
+    def _build(self, manifest: Any, chosen: list[int]) -> None:
+        """Every graph of these programs. All bodies are walked first: that asks the driver for
+        little, whose lock the upload needs meanwhile."""
+        known: dict[bytes, tuple[str, tuple[int, ...]]] = {}
+        resolved = {}
+        for index in chosen:
+            body = manifest.cuda_bodies[manifest.programs[index].cuda_body]
+            with naming(f"program {manifest.programs[index].name!r}"):
+                resolved[index] = Resolved(self._code, self.memory, body, known)
+        for index in chosen:
+            with naming(f"program {manifest.programs[index].name!r}"):
+                for frame in range(FRAMES_MAX):
+                    self.graphs[frame, index] = Graph(self.device, resolved[index], frame)
 
     def _tune(self, manifest: Any, programs: list[int]) -> None:
         """Runs the tuning graphs, on weights that are there; programs' graphs depend on them."""
