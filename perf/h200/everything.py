@@ -79,6 +79,9 @@ class Report:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             status = f"stopped after {limit_s:.0f} s"
+        except BaseException:  # whoever interrupts this ends what it waits for
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         self.seconds[name] = round(time.monotonic() - begun, 1)
         text = (self.folder / f"{name}.log").read_text(errors="replace")
         if status != "0":
