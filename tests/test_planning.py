@@ -1,7 +1,11 @@
 """What a core's programs move and do, plans of capacity, and the pages that show them."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import numpy as np
@@ -173,3 +177,24 @@ def test_a_plan_may_speculate(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main([*words, "--drafts", "3", "--accept", "0.9", "--output-limit", "70"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["between_p99_ms"] < 7
+
+
+def test_an_interrupt_is_told_in_a_line(tmp_path, monkeypatch):
+    """The whole process group, as a terminal does: no traceback, of workers neither."""
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    make_core(TINY / "smollm2", tmp_path / "my.core", Options(lanes=8, packed=(64, 128)),
+              namespace="test")
+    write_trace(load(1000, 40_000), tmp_path / "trace.jsonl")
+    with subprocess.Popen(
+            [sys.executable, "-m", "helios_dod", "plan", "--core", str(tmp_path / "my.core"),
+             "--trace", str(tmp_path / "trace.jsonl"), "--ttft-ms", "1", "--between-ms", "1",
+             "--bandwidth-gb", "0.01", "--teraflops", "0.01", "--jobs", "2"],
+            start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=dict(os.environ)) as plan:
+        assert "1 x 8 requests" in plan.stdout.readline(), "other choices run now"
+        os.killpg(plan.pid, signal.SIGINT)
+        told = plan.communicate()[1]
+    assert plan.returncode == 130
+    assert "Traceback" not in told
+    assert re.search(r"^interrupted: \d+ choices tried, 0 of them meet the targets; .*none$", told,
+                     re.MULTILINE)

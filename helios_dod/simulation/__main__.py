@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 
+from helios_dod.cli import INTERRUPTED
 from helios_dod.simulation.simulator import Simulator
 from helios_dod.simulation.swarm import FUSED, ORACLE, WALKED, Tally, run_seeds, shape
 
@@ -25,11 +26,16 @@ def swarm(options: argparse.Namespace, mode: str) -> int:
     """Runs every seed; 1 if one broke a rule."""
     tally, began = Tally(), time.perf_counter()
     flag = "" if mode == WALKED else f" --{mode}"
-    for run in run_seeds(options.seeds, options.ticks, mode, options.jobs):
-        tally.add(run)
-        if run.violation:
-            print(f"seed {run.seed}: {run.violation}\n    python -m helios_dod.simulation "
-                  f"--seed {run.seed} --ticks {options.ticks}{flag}", flush=True)
+    interrupted = False
+    try:
+        for run in run_seeds(options.seeds, options.ticks, mode, options.jobs):
+            tally.add(run)
+            if run.violation:
+                print(f"seed {run.seed}: {run.violation}\n    python -m helios_dod.simulation "
+                      f"--seed {run.seed} --ticks {options.ticks}{flag}", flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        print(f"interrupted behind {tally.seeds} of {len(options.seeds)} seeds", file=sys.stderr)
     print(f"{tally.seeds} seeds, {tally.ticks} {mode} ticks, {tally.finished} answers judged, "
           f"{len(tally.violations)} violations, {time.perf_counter() - began:.0f} s, "
           f"{tally.seconds:.0f} s of processor in {options.jobs} processes")
@@ -37,7 +43,7 @@ def swarm(options: argparse.Namespace, mode: str) -> int:
     print(f"{marks - len(tally.untaken)} of {marks} marks hit; "
           f"missing: {', '.join(tally.untaken) or 'none'}")
     print(tally.digest)
-    return int(bool(tally.violations))
+    return INTERRUPTED if interrupted else int(bool(tally.violations))
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -149,6 +150,14 @@ def plan_page(plan: Plan, trace: Trace, targets: Targets, page_bytes: int, title
                     ("The load", load)])
 
 
+def say_partial(planner: Planner) -> None:
+    """What an interrupted search knows by now, on standard error."""
+    meeting = [point for point in planner.points if planner.meets(point)]
+    print(f"interrupted: {len(planner.points)} choices tried, {len(meeting)} of them meet the "
+          "targets; the last that does: "
+          f"{told(meeting[-1]) if meeting else 'none'}", file=sys.stderr)
+
+
 def run(args: argparse.Namespace) -> int:
     """0: there is a plan; 1: nothing meets the targets. Raises UserError, CoreError."""
     if args.html is not None:
@@ -158,10 +167,15 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.met <= 1:
         raise UserError(f"--met: expected more than 0 and at most 1, got {args.met:g}")
     targets = Targets(args.ttft_ms, args.between_ms, args.met)
-    with Planner(machine, trace, targets, args.jobs,
-                 None if args.json else lambda point: print(told(point), flush=True),
-                 args.output_limit) as planner:
-        plan = planner.plan(args.replicas_max)
+    planner = Planner(machine, trace, targets, args.jobs,
+                      None if args.json else lambda point: print(told(point), flush=True),
+                      args.output_limit)
+    try:
+        with planner:
+            plan = planner.plan(args.replicas_max)
+    except KeyboardInterrupt:
+        say_partial(planner)
+        raise
     if args.html is not None:
         args.html.write_text(plan_page(plan, trace, targets, page_bytes,
                                        f"Plan of {args.core.name}"))

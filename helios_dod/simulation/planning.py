@@ -2,9 +2,9 @@
 meets its targets. Every point is a simulation of the shipped scheduler over the whole trace."""
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from types import TracebackType
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from helios_dod.errors import UserError
 from helios_dod.simulation.machine import Machine
 from helios_dod.simulation.study import Outcome, Study
 from helios_dod.simulation.traces import COLUMNS, Trace
+from helios_dod.simulation.workers import go_on, workers
 
 CACHE_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -59,7 +60,7 @@ def part_of(trace: Trace, replicas: int, number: int) -> Trace:
 def run_part(work: tuple[Machine, Trace, int]) -> Outcome:
     """One replica. The third: the requests' `output_limit`, as `Study` takes it."""
     machine, trace, output_limit = work
-    return Study(machine, trace, output_limit=output_limit).run()
+    return Study(machine, trace, output_limit=output_limit).run(go_on)
 
 
 def judge(outcomes: Sequence[Outcome], machine: Machine, replicas: int, targets: Targets) -> Point:
@@ -100,12 +101,13 @@ class Planner:
         self.tell, self.points, self.output_limit = tell, list[Point](), output_limit
 
     def __enter__(self) -> "Planner":
-        self.pool = ProcessPoolExecutor(self.jobs, get_context("spawn")) if self.jobs > 1 else None
+        self.owned = ExitStack()
+        self.pool = self.owned.enter_context(workers(self.jobs)) if self.jobs > 1 else None
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.owned.__exit__(kind, error, trace)
 
     def tries(self, choices: Sequence[tuple[int, Machine]]) -> list[Point]:
         """Every choice (replicas, machine); all their replicas side by side."""
@@ -117,9 +119,9 @@ class Planner:
             outcomes = [next(done) for number in range(replicas)
                         if len(part_of(self.trace, replicas, number))]
             found.append(judge(outcomes, machine, replicas, self.targets))
+            self.points.append(found[-1])
             if self.tell is not None:
                 self.tell(found[-1])
-        self.points += found
         return found
 
     def meets(self, point: Point) -> bool:

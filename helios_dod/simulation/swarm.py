@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 from helios_dod.schedule import TICK
 from helios_dod.simulation.simulator import Simulator
+from helios_dod.simulation.workers import workers
 
 FUSED, WALKED, ORACLE = "fused", "walked", "oracle"
 WARM_SEEDS = (9, 33, 3751)  # of all kinds of history, programs and tiers together
@@ -78,7 +78,7 @@ def run_seeds(seeds: Iterable[int], ticks: int, mode: str, jobs: int) -> Iterato
     if jobs == 1:
         yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with workers(jobs) as pool:
         began = time.perf_counter()
         compile_all(pool, mode)
         print(f"compiled or loaded in {time.perf_counter() - began:.1f} s", flush=True)
