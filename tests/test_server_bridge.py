@@ -275,10 +275,12 @@ class SlowClient:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.more: list[bool] = []
-        self.full = False
+        self.full = self.gone = False
         self.resume: Callable[[Any], None] | None = None
 
     def __call__(self, message: dict[str, Any]) -> Any:
+        if self.gone:
+            raise RuntimeError("ASGI flow error: Transport not initialized or closed")
         if message["type"] == "http.response.body":
             self.sent.append(message["body"])
             self.more.append(message["more_body"])
@@ -314,6 +316,25 @@ def test_stream_to_a_slow_client_keeps_order() -> None:
         client.drain()
         assert client.sent[2:] == [b"5", b"6"] and client.more[2:] == [True, False]
         assert stream.done.done()
+
+    in_loop(body)
+
+
+def test_a_client_that_leaves_while_its_queue_is_full_ends_the_stream() -> None:
+    """The connection's end resolves what was waited for; what waits behind it goes nowhere."""
+    async def body() -> None:
+        client = SlowClient()
+        stream = Stream(client, prepared(1), Script())  # type: ignore[arg-type]
+        stream.begin()
+        client.full = True
+        stream.write(b"0")
+        stream.write(b"1")
+        client.gone = True
+        client.drain()
+        stream.write(b"2")
+        stream.end(b"3")
+        assert client.sent == [b"0"] and not stream.waiting
+        assert not stream.done.done(), "the disconnect ends the request, not an answer"
 
     in_loop(body)
 

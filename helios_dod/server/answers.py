@@ -230,7 +230,10 @@ class Stream(Answer):
         if self.waiting:
             joined = b"".join(self.waiting)
             self.waiting.clear()
-            self._put(joined)
+            try:
+                self._put(joined)
+            except RuntimeError:  # closed, which ended that wait: nobody reads, nothing follows
+                self.ending = True
         elif self.ending:
             self.close()
 
