@@ -197,9 +197,10 @@ class Engine:
         if self._first(self.world):
             self.stamp()
         self._rest(self.world)
+        launched = self.launch()
         if self.recorder is not None:
             self.recorder.end()
-        return self.launch()
+        return launched
 
     def begin(self) -> None:
         """What a tick begins with: the time, and what the executor has finished."""

@@ -4,13 +4,12 @@ A tick is a function of the world and of what enters it before the tick: time, f
 positions and new rows, the completions of finished frames, grammar masks, and copies that ended.
 The recorder keeps these for the newest ticks, and a second world, the tail, in the state before the
 oldest of them: an entry that leaves is executed on the tail, so memory is bounded and nothing is
-ever copied whole while serving.
+ever copied whole while serving. Both lie in a ledger, which outlives an engine that is killed.
 """
 
 import hashlib
 import sys
 import zlib
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from errno import EEXIST
@@ -22,16 +21,16 @@ import zstandard
 
 from helios_dod.code_cache import PACKAGE, sources_digest
 from helios_dod.errors import UserError
+from helios_dod.ledger import ADVANCING, EMPTY, KEPT, MEMORY_BYTES, UNFINISHED, Ledger
 from helios_dod.limits import SIZES
 from helios_dod.schedule import tick_first, tick_rest
 from helios_dod.tables.grammars import drafts_allowed, job_buffers, mask_row, take_jobs
 from helios_dod.terms import FRAME_SUBMITTED
-from helios_dod.world import boot, restore, snapshot
+from helios_dod.world import attach, boot, restore, snapshot
 
 FORMAT = 1
 TICKS = 100_000
-MEMORY_BYTES = 256 << 20
-KEPT = 4  # earlier recordings of one name that stay beside the newest
+EARLIER = 4  # earlier recordings of one name that stay beside the newest
 # Written by frontends, the device or the loop; all else of a world is a tick's own doing.
 EDGES = {"ingress": ("*",), "completions": ("*",), "egress": ("first",), "frames": ("error",),
          "grammars": ("masks", "answer"), "copies": ("finished", "failed")}
@@ -77,8 +76,7 @@ class Entry(msgspec.Struct, array_like=True):
     copied: bytes  # ended copies of each queue
     failed: list[tuple[int, int]]  # (queue, number) of those among the newest that failed
     completed_ns: int = 0  # the time of observed tokens, which is read inside the tick
-    decisions: int = 0
-    nbytes: int = 0
+    decisions: int = UNFINISHED  # the tick did not end
 
 
 class File(msgspec.Struct):
@@ -89,7 +87,7 @@ class File(msgspec.Struct):
     sources: str  # digest of the code that ran
     tail: bytes  # the world before the first entry
     entries: list[Entry]
-    digest: str  # of the world after the last entry, edges left out
+    digest: str  # of the world after the last entry, edges left out; empty if a tick did not end
     ended: str  # why the recording ended
 
 
@@ -129,17 +127,13 @@ class Inputs:
                 for position in range(int(before[frontend]), int(seen[frontend]))]
         sequence = int(self.frames["finished_sequence"])
         ended = (self.frames["state"] == FRAME_SUBMITTED) & (self.frames["sequence"] <= sequence)
-        entry = Entry(
+        return Entry(
             int(self.clock["now_ns"]), sequence, self.frames["error"].tobytes(), seen.tobytes(),
             self.egress["seen"].tobytes(), rows,
             [self._finished(frame) for frame in np.nonzero(ended)[0].tolist()],
             [Mask(row, int(self.grammars["seen"][row]), self._masks(row).tobytes())
              for row in np.nonzero(self.grammars["seen"])[0].tolist()],
             self.copies["finished"].tobytes(), self._failed())
-        entry.nbytes = 256 + sum(64 + len(mask.words) for mask in entry.masks) + sum(
-            64 + len(row.payload) + sum(map(len, row.columns)) for row in rows) + sum(
-            64 + sum(map(len, done.columns)) for done in entry.finished)
-        return entry
 
     def _masks(self, row: int) -> np.ndarray:
         """Those that the answer of a row is about."""
@@ -235,61 +229,106 @@ def edgeless_digest(world: np.ndarray) -> str:
 
 
 class Recorder:
-    """Records an engine's world. ticks, memory_bytes: what is kept at most."""
+    """Records an engine's world. ticks, memory_bytes: what is kept at most. ledger: where, if
+    somebody else shall be able to write it."""
 
     def __init__(self, world: np.ndarray, limits_name: str, ticks: int = TICKS,
-                 memory_bytes: int = MEMORY_BYTES) -> None:
-        self.limits_name, self.ticks, self.memory_bytes = limits_name, ticks, memory_bytes
+                 memory_bytes: int = MEMORY_BYTES, ledger: Ledger | None = None) -> None:
+        self.limits_name, self.ticks = limits_name, ticks
+        self.ledger = ledger or Ledger(world.nbytes, memory_bytes)
+        self.ledger.state = EMPTY
         self.inputs = Inputs(world)
-        self.tail = Inputs(boot(SIZES[limits_name]))
+        self.tail = Inputs(boot(SIZES[limits_name], self.ledger.tail))
         restore(self.tail.world, snapshot(world))
-        self.entries: deque[Entry] = deque()
-        self.nbytes = 0
+        self.ledger.begin()
         self.before = world[0]["ingress"]["seen"].copy()
         self.broken = ""  # why recording stopped; serving goes on
 
     def begin(self) -> None:
-        """Call between the engine's `begin` and its tick."""
+        """Call between the engine's `begin` and its tick. Inputs for which there is no room at all
+        end the recording."""
         if self.broken:
             return
-        entry = self.inputs.read(self.before)
+        data = msgspec.msgpack.encode(self.inputs.read(self.before))
         self.before[:] = self.inputs.ingress["seen"]
-        self.entries.append(entry)
-        self.nbytes += entry.nbytes
+        while not self.ledger.fits(data):
+            if self.ledger.count == 0:
+                self._stop(f"a tick's inputs have {len(data)} bytes, which "
+                           f"{self.ledger.words.nbytes} do not hold")
+            else:
+                self._advance()
+            if self.broken:
+                return
+        self.ledger.append(data)
 
     def end(self) -> None:
-        """Call after the tick. An old tick that does not run again as it ran ends the recording."""
+        """Call after the tick and its launches."""
         if self.broken:
             return
-        self.entries[-1].completed_ns = int(self.inputs.clock["completed_ns"])
-        self.entries[-1].decisions = self.inputs.decisions()
-        while len(self.entries) > self.ticks or (
-                self.nbytes > self.memory_bytes and len(self.entries) > 1):
-            oldest = self.entries.popleft()
-            self.nbytes -= oldest.nbytes
-            try:
-                run_again(self.tail, oldest)
-            except (Divergence, Crash) as error:
-                self.broken = f"recording stopped: {error}"
-                print(self.broken, file=sys.stderr)
-                return
+        self.ledger.finish(int(self.inputs.clock["completed_ns"]), self.inputs.decisions())
+        while self.ledger.count > self.ticks and not self.broken:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Runs the oldest tick on the tail. One that does not run again as it ran ends the
+        recording."""
+        self.ledger.state = ADVANCING
+        try:
+            run_again(self.tail, entry_of(*self.ledger.oldest()))
+        except (Divergence, Crash) as error:
+            self._stop(str(error))
+            return
+        self.ledger.drop()
+        self.ledger.state = KEPT
+
+    def _stop(self, reason: str) -> None:
+        self.broken = f"recording stopped: {reason}"
+        self.ledger.state = EMPTY
+        print(self.broken, file=sys.stderr)
 
     def save(self, path: Path, ended: str) -> None:
-        """Writes the recording, beside first; what was there becomes PATH.1, and so on up to KEPT.
-        ended: why, for a tick that raised as `crash_text` says it. Raises UserError."""
+        """Writes the recording. ended: why, for a tick that raised as `crash_text` says it. Raises
+        UserError."""
         if self.broken:
             raise UserError(f"{path}: not written, {self.broken}")
-        if self.entries:  # a tick that raised did not come to `end`
-            self.entries[-1].completed_ns = int(self.inputs.clock["completed_ns"])
-        file = File(FORMAT, self.limits_name, code_digest(), snapshot(self.tail.world),
-                    list(self.entries), edgeless_digest(self.inputs.world), ended)
-        fresh = beside(path)
-        try:
-            fresh.write_bytes(zstandard.compress(msgspec.msgpack.encode(file), 3))
-            keep_earlier(path)
-            fresh.replace(path)
-        except OSError as error:
-            raise UserError(f"{path}: not written, {error.strerror}") from None
+        write(self.ledger, self.inputs.world, self.limits_name, path, ended)
+
+
+def entry_of(data: bytes, completed_ns: int, decisions: int) -> Entry:
+    """An entry as a ledger keeps it."""
+    entry = msgspec.msgpack.decode(data, type=Entry)
+    entry.completed_ns, entry.decisions = completed_ns, decisions
+    return entry
+
+
+def write(ledger: Ledger, world: np.ndarray, limits_name: str, path: Path, ended: str) -> None:
+    """Writes what a ledger keeps of a world, beside first; what was there becomes PATH.1, and so on
+    up to EARLIER. Raises UserError."""
+    entries = [entry_of(*entry) for entry in ledger.entries()]
+    tail, now = attach(SIZES[limits_name], ledger.tail)[0]["clock"], world[0]["clock"]
+    whole = tail["tick"] + len(entries) == now["tick"]  # else one had begun that is not here
+    if entries and entries[-1].decisions == UNFINISHED:
+        entries[-1].completed_ns = int(now["completed_ns"])
+        whole = False
+    file = File(FORMAT, limits_name, code_digest(), bytes(ledger.tail), entries,
+                edgeless_digest(world) if whole else "", ended)
+    fresh = beside(path)
+    try:
+        fresh.write_bytes(zstandard.compress(msgspec.msgpack.encode(file), 3))
+        keep_earlier(path)
+        fresh.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: not written, {error.strerror}") from None
+
+
+def salvage(ledger: Ledger, memory: memoryview, limits_name: str, path: Path, ended: str) -> None:
+    """Writes the recording of an engine that was killed in that memory, if there is one. Raises
+    UserError."""
+    state, ledger.state = ledger.state, EMPTY
+    if state == ADVANCING:
+        raise UserError(f"{path}: not written, the engine ended while it ran its oldest tick again")
+    if state == KEPT:
+        write(ledger, attach(SIZES[limits_name], memory), limits_name, path, ended)
 
 
 def beside(path: Path) -> Path:
@@ -298,9 +337,9 @@ def beside(path: Path) -> Path:
 
 
 def keep_earlier(path: Path) -> None:
-    """PATH becomes PATH.1, that one PATH.2, and so on: PATH.KEPT is lost. Raises OSError."""
-    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT + 1))]
-    free = next((at for at, name in enumerate(names) if not name.exists()), KEPT)
+    """PATH becomes PATH.1, that one PATH.2, and so on: PATH.EARLIER is lost. Raises OSError."""
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, EARLIER + 1))]
+    free = next((at for at, name in enumerate(names) if not name.exists()), EARLIER)
     for at in range(free, 0, -1):
         names[at - 1].replace(names[at])
 
@@ -337,7 +376,7 @@ def run_again(inputs: Inputs, entry: Entry) -> None:
         tick_rest(inputs.world)
     except Exception as error:
         raise Crash(crash_text(error)) from error
-    if entry.decisions != inputs.decisions():
+    if entry.decisions not in (UNFINISHED, inputs.decisions()):
         raise Divergence(f"tick {int(inputs.clock['tick'])} decided otherwise than recorded")
     inputs.hand_over()
 
@@ -377,5 +416,5 @@ def replay(file: File) -> Iterator[np.ndarray]:
     for entry in file.entries:
         run_again(inputs, entry)
         yield world
-    if edgeless_digest(world) != file.digest:
+    if file.digest and edgeless_digest(world) != file.digest:
         raise Divergence("the world after the last tick is not the recorded one")

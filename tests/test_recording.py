@@ -1,23 +1,26 @@
 """The flight recorder: what it keeps runs again to the same bytes, and says why requests waited."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
+from collections import deque
 
 import httpx
 import msgspec
 import numpy as np
 import pytest
 import zstandard
-from server_harness import running
+from server_harness import running, wait_until
 from test_server_real import command, make
 
 from helios_dod.cli import main
 from helios_dod.edges import Submission
 from helios_dod.errors import UserError
+from helios_dod.ledger import ADVANCING, DECISIONS, FIRST, Ledger
 from helios_dod.recording import (
-    KEPT,
+    EARLIER,
     Crash,
     Divergence,
     Recorder,
@@ -25,6 +28,7 @@ from helios_dod.recording import (
     crash_text,
     load,
     replay,
+    salvage,
 )
 from helios_dod.simulation.simulator import Simulator
 
@@ -52,7 +56,7 @@ def test_a_recording_runs_again(tmp_path, seed):
 
 def test_memory_is_bounded(tmp_path):
     recorder, path = recorded(tmp_path, 3, memory_bytes=20_000)
-    assert recorder.nbytes <= 20_000 and not recorder.broken
+    assert recorder.ledger.nbytes <= 20_000 and not recorder.broken
     assert 0 < len(load(path).entries) < 400
     assert list(replay(load(path)))
 
@@ -120,12 +124,12 @@ def test_earlier_recordings_stay(tmp_path):
     simulator = Simulator(3, walked=False)
     recorder = Recorder(simulator.world, "TEST_MIN")
     path = tmp_path / "file"
-    for number in range(KEPT + 3):
+    for number in range(EARLIER + 3):
         recorder.save(path, f"number {number}")
-    names = [path, *(tmp_path / f"file.{number}" for number in range(1, KEPT + 1))]
+    names = [path, *(tmp_path / f"file.{number}" for number in range(1, EARLIER + 1))]
     assert sorted(tmp_path.iterdir()) == sorted(names)
     assert [load(name).ended for name in names] == [
-        f"number {KEPT + 2 - at}" for at in range(KEPT + 1)]
+        f"number {EARLIER + 2 - at}" for at in range(EARLIER + 1)]
 
 
 @pytest.mark.parametrize("name", ["missing/file", ".", "file/file", "a" * 300, "a\0b"])
@@ -144,11 +148,75 @@ def test_a_broken_recording_does_not_stop_the_engine(tmp_path, capsys):
     recorder = simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN", ticks=20)
     for _ in range(60):
         simulator.tick()
-    recorder.entries[0].decisions ^= 1
+    recorder.ledger.words[recorder.ledger.header[FIRST] + DECISIONS] ^= 1
     simulator.run(50)
     assert "decided otherwise than recorded" in capsys.readouterr().err
     with pytest.raises(UserError, match="not written, recording stopped"):
         recorder.save(tmp_path / "file", "stopped")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_ledger_against_a_naive_twin(seed):
+    """Entries of any length, dropped where there is no room: they come back as they were."""
+    rng, twin = random.Random(seed), deque()
+    words = rng.randint(8, 80)
+    ledger = Ledger(24, 8 * words)
+    ledger.begin()
+    for number in range(400):
+        data = rng.randbytes(rng.choice((0, 1, 7, 8, 9, rng.randint(0, 8 * words))))
+        if not ledger.fits(data):
+            assert ledger.oldest() == twin[0] if twin else len(data) > 8 * (words - 3)
+        while not ledger.fits(data) and twin:
+            ledger.drop()
+            twin.popleft()
+        if ledger.fits(data):
+            ledger.append(data)
+            twin.append((data, 0, -1))
+            if rng.random() < 0.8:
+                ledger.finish(number, 2 * number)
+                twin[-1] = (data, number, 2 * number)
+        assert list(ledger.entries()) == list(twin) and ledger.count == len(twin)
+        assert ledger.nbytes <= 8 * words and not any(ledger.tail)
+
+
+def test_inputs_larger_than_the_memory_end_the_recording(tmp_path, capsys):
+    simulator = Simulator(5, walked=False)
+    recorder = simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN", memory_bytes=64)
+    simulator.run(20)
+    assert "which 64 do not hold" in capsys.readouterr().err
+    with pytest.raises(UserError, match="not written, recording stopped"):
+        recorder.save(tmp_path / "file", "stopped")
+
+
+@pytest.mark.parametrize("moment", ["between", "begun", "within", "advancing"])
+def test_a_killed_engine_s_recording_is_there(tmp_path, capsys, moment):
+    """Whoever shares its memory writes it, at whatever moment the engine was killed."""
+    simulator, path = Simulator(7, walked=False), tmp_path / "file"
+    ledger = Ledger(simulator.world.nbytes)
+    engine = simulator.engine
+    engine.recorder = Recorder(simulator.world, "TEST_MIN", ticks=50, ledger=ledger)
+    for _ in range(80):
+        simulator.tick()
+    if moment in ("begun", "within"):
+        engine.begin()
+    if moment == "within":
+        engine.recorder.begin()
+        engine._first(simulator.world)
+    memory = simulator.world.view(np.uint8).data
+    if moment == "advancing":
+        ledger.state = ADVANCING
+        with pytest.raises(UserError, match="not written, the engine ended while"):
+            salvage(ledger, memory, "TEST_MIN", path, "killed")
+        assert not path.exists()
+        return
+    salvage(ledger, memory, "TEST_MIN", path, "killed")
+    shown = timeline(path, capsys)
+    count = 51 if moment == "within" else 50
+    assert f"recording ended: killed\n{count} ticks ran again to the same decisions" in shown
+    assert ("the last had not ended" in shown) == (moment == "within")
+    assert ("\ndigest " in shown) == (moment == "between")
+    salvage(ledger, memory, "TEST_MIN", tmp_path / "again", "killed")
+    assert not (tmp_path / "again").exists(), "a recording is written once"
 
 
 def timeline(path, capsys, *arguments):
@@ -222,3 +290,31 @@ def test_a_served_engine_is_recorded(tmp_path, monkeypatch):
     assert "recording ended: stopped" in shown and "ran again to the same decisions" in shown
     assert shown.count("--request") == 2
     assert (tmp_path / "record.1").read_text() == "what an earlier engine left"
+
+
+def test_a_killed_engine_is_recorded(tmp_path, monkeypatch):
+    """The parent writes what the engine could not; the engine after it, its own recording."""
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    core, path = make(tmp_path, "smollm2"), tmp_path / "record"
+    arguments = ["--executor", "simulated", "--record", str(path), "--restart-engine", "1"]
+
+    def ask(server, user):
+        return httpx.post(server.url + "/v1/chat/completions", timeout=60, json={
+            "model": "default", "max_tokens": 6,
+            "messages": [{"role": "user", "content": user}]}).status_code
+
+    with running(command(core, *arguments)) as server:
+        assert [ask(server, text) for text in "ab"] == [200, 200]
+        killed = server.children()[0]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: "simulated executor" in server.output.rpartition("again")[2], "restart")
+        server.ready()
+        assert ask(server, "c") == 200
+        server.stop()
+    shown = [subprocess.run([sys.executable, "-m", "helios_dod", "replay", str(name)],
+                            capture_output=True, text=True, check=True).stdout
+             for name in (tmp_path / "record.1", path)]
+    assert "recording ended: the engine process was killed by SIGKILL" in shown[0]
+    assert "recording ended: stopped" in shown[1]
+    assert [text.count("--request") for text in shown] == [2, 1]
+    assert all("ran again to the same decisions\ndigest" in text for text in shown)

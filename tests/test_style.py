@@ -43,13 +43,13 @@ MAY_IMPORT = {
     "limits": (), "terms": (), "errors": (), "folders": (), "kept": (), "progress": (),
     "compiling": (),
     "schema": ("limits",), "code_cache": ("folders",), "system": ("code_cache",),
-    "decoding": ("system", "limits"), "words": (), "bounds": ("errors",),
+    "decoding": ("system", "limits"), "words": (), "bounds": ("errors",), "ledger": (),
     "tables": (*BASE, "tables"),
     "world": (*BASE, "tables"),
     "edges": (*BASE, "tables"),
     "systems": (*BASE, "tables", "systems"),
     "schedule": (*BASE, "tables", "systems"),
-    "recording": (*BASE, "code_cache", "tables", "schedule", "world"),
+    "recording": (*BASE, "code_cache", "ledger", "tables", "schedule", "world"),
     "engine": (*BASE, "tables", "systems", "schedule", "world", "executors.base", "grammars.base",
                "recording"),
     "grammars": (*BASE, "tables", "grammars"),
@@ -57,9 +57,9 @@ MAY_IMPORT = {
     "contract": ("limits", "errors", "contract"),
     "cores": ("limits", "errors", "folders", "progress", "contract", "cores", "ignition"),
     "frontend": (*BASE, "edges", "world", "contract", "cores", "grammars", "frontend"),
-    "runtime": (*BASE, "code_cache", "kept", "progress", "recording", "tables", "systems",
-                "schedule", "world", "edges", "engine", "executors", "contract", "cores",
-                "grammars", "runtime"),
+    "runtime": (*BASE, "code_cache", "kept", "progress", "ledger", "recording", "tables",
+                "systems", "schedule", "world", "edges", "engine", "executors", "contract",
+                "cores", "grammars", "runtime"),
 }
 MAY_IMPORT_WIRE = ("contract", "cores", "ignition", "simulation")
 

@@ -14,6 +14,7 @@ from helios_dod.compiling import compile_line
 from helios_dod.engine import Engine
 from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError, Executor
+from helios_dod.ledger import EMPTY
 from helios_dod.limits import SIZES
 from helios_dod.recording import TICKS, Recorder, crash_text
 from helios_dod.runtime.native_model import NativeModel, Plan, note_weights
@@ -86,7 +87,7 @@ def run(core_path: Path, memory: memoryview, limits_name: str, wake_engine: int,
 
     if options.record is not None:
         engine.recorder = Recorder(engine.world, made.selection.limits.name,
-                                   options.record_ticks or TICKS)
+                                   options.record_ticks or TICKS, ledger=options.ledger)
     failed: list[DeviceError] = []
     quiet = Quiet(engine)
 
@@ -119,3 +120,4 @@ def save(recorder: Recorder, path: Path, ended: str) -> None:
         recorder.save(path, ended)
     except UserError as error:
         print(f"helios: --record: {error}", file=sys.stderr)
+    recorder.ledger.state = EMPTY  # the parent has nothing more to write

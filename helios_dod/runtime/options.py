@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from helios_dod.ledger import Ledger
+
 
 def never() -> bool:
     """The default of EngineOptions.stopping."""
@@ -34,5 +36,6 @@ class EngineOptions:
     random_weights: bool = False  # matrices are made on the device, for measurements
     record: Path | None = None  # where the last ticks are written when the engine ends
     record_ticks: int = 0  # 0: the recorder's default
+    ledger: Ledger | None = None  # where they are kept, shared with the parent
     stopping: Callable[[], bool] = never  # True: end, after draining the device
     ready: Callable[[], None] = nothing  # call once, when requests are served

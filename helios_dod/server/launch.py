@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from helios_dod.errors import UserError
 from helios_dod.executors.base import DeviceError
+from helios_dod.ledger import EMPTY, Ledger
 from helios_dod.server.control import (
     ENGINE_FAILED,
     ENGINE_READY,
@@ -31,6 +32,7 @@ from helios_dod.server.control import (
 )
 from helios_dod.server.options import CLOSE_SECONDS, ServeOptions
 from helios_dod.server.processes import die_with_parent, ended, exit_text, process_exit
+from helios_dod.world import dtype_of
 
 ENGINE_STOP_SECONDS = 15
 QUIET_SECONDS = 5  # for workers to let go of a dead engine's memory
@@ -53,6 +55,7 @@ class Launch:
     memory: SharedMemory
     wake_engine: int
     wake_workers: list[int]
+    ledger: Ledger | None = None  # of --record
     engine_pid: int = 0
     restarts: int = 0  # of the engine
     told: int = 0  # the engine whose end was printed
@@ -121,7 +124,9 @@ def prepare(options: ServeOptions) -> Launch:
     service["worker_count"] = options.workers
     service["parent_pid"] = os.getpid()
     service["started_ns"], service["origin_ns"] = time.time_ns(), time.monotonic_ns()
-    return Launch(options, memory, eventfd(), [eventfd() for _ in range(options.workers)])
+    recorded = options.engine.record is not None
+    return Launch(options, memory, eventfd(), [eventfd() for _ in range(options.workers)],
+                  Ledger(dtype_of(options.limits).itemsize) if recorded else None)
 
 
 def start_engine(launch: Launch) -> None:
@@ -152,6 +157,7 @@ def engine_main(launch: Launch, parent: int) -> NoReturn:
                 os.eventfd_write(wake, 1)
 
         engine = replace(options.engine, ready=ready, queue_capacity=options.queued,
+                         ledger=launch.ledger,
                          stopping=lambda: bool(service["engine_stop"]))
         options.run_engine(options.core, launch.memory.world, options.limits_name,
                            launch.wake_engine, launch.wake_workers, engine)
@@ -187,6 +193,7 @@ def look_after_engine(launch: Launch) -> None:
     service["engine_state"] = ENGINE_FAILED
     if service["engine_failed_at_start"]:
         return  # the server is ending, and its own error says why
+    save_recording(launch)
     if launch.restarts >= options.restarts:
         if launch.told != launch.engine_pid:
             launch.told = launch.engine_pid
@@ -212,6 +219,20 @@ def look_after_engine(launch: Launch) -> None:
         os.eventfd_write(wake, 1)
 
 
+def save_recording(launch: Launch) -> None:
+    """Writes the recording of an engine that was killed; one that failed wrote its own."""
+    engine = launch.options.engine
+    if launch.ledger is None or engine.record is None or launch.ledger.state == EMPTY:
+        return
+    from helios_dod.recording import salvage  # the tick with it: not before an engine is killed
+
+    try:
+        salvage(launch.ledger, launch.memory.world, launch.options.limits.name, engine.record,
+                get_cause(launch.memory.service))
+    except UserError as error:
+        print(f"helios: --record: {error}", file=sys.stderr)
+
+
 def begin_drain(launch: Launch) -> bool:
     """A signal asks for the end: True if workers need not finish, because they were asked before
     or there is nothing to finish, and one that is still starting may miss a polite signal."""
@@ -234,6 +255,8 @@ def stop_engine(launch: Launch) -> None:
     print("helios: the engine does not stop; killing it", file=sys.stderr)
     os.kill(launch.engine_pid, signal.SIGKILL)
     os.waitpid(launch.engine_pid, 0)
+    set_cause(launch.memory.service, "the engine did not stop")
+    save_recording(launch)
 
 
 def raise_descriptors(connections: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from helios_dod.errors import UserError
+from helios_dod.ledger import UNFINISHED
 from helios_dod.limits import NO_ROW
 from helios_dod.recording import Crash, Divergence, load, replay
 from helios_dod.simulation.waits import find_request, why
@@ -44,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
     if ended:
         print(ended)
         return 1
-    print(f"{len(file.entries)} ticks ran again to the same decisions\ndigest {file.digest}")
+    last = file.entries[-1].decisions == UNFINISHED if file.entries else False
+    print(f"{len(file.entries)} ticks ran again to the same decisions"
+          + ("; the last had not ended when the engine did" if last else ""))
+    print(f"digest {file.digest}" if file.digest else "no digest: a tick had begun")
     return 0
 
 
