@@ -39,6 +39,7 @@ from helios_dod.tables.values import (
     RETRY,
     TRIAL,
     choose_snapshot,
+    note_saved,
     observe_copying,
     wanted,
 )
@@ -386,6 +387,35 @@ def test_what_snapshots_of_a_cause_have_saved_decides():
     assert not wanted(world, CAUSE_PROMPT) and choose_snapshot(world, 0, CAUSE_PROMPT, 9) == NO_ROW
 
 
+def test_a_hit_saves_what_a_shorter_snapshot_would_not():
+    """The value of a snapshot is what would be computed without it: not what a shorter one of the
+    same text would have restored, behind the same page or before it; one of another is none."""
+    world = table()
+    w = world[0]
+    pages = publish_text(world, 6)
+    s, requests = w["snapshots"], w["requests"]
+
+    def saved(snapshot, page, count):
+        requests["match_snapshot"][0] = snapshot
+        requests["match_page"][0], requests["match_count"][0] = page, count
+        before = int(s["saved"][CAUSE_PAGE])
+        note_saved(world, 0)
+        return int(s["saved"][CAUSE_PAGE]) - before
+
+    long = add_snapshot(world, pages[5], 100)
+    assert saved(long, pages[5], 6) == 100
+    other = add_snapshot(world, pages[3], 70)
+    s["ids"][other, 0] += 1
+    assert saved(long, pages[5], 6) == 100
+    short = add_snapshot(world, pages[1], 32)
+    assert saved(long, pages[5], 6) == 68 and saved(short, pages[1], 2) == 32
+    add_snapshot(world, pages[5], 97)
+    assert saved(long, pages[5], 6) == 3
+    add_snapshot(world, NO_ROW, 10)
+    assert saved(short, pages[1], 2) == 22
+    assert w["counters"]["snapshot_hits"] == 6
+
+
 def test_a_window_comes_back_only_where_that_is_cheaper():
     """Of two snapshots the one is taken that a request goes on from in the least time: the shorter
     one on the device, where the longer one's window is slower than computing what is between; none
@@ -423,6 +453,10 @@ def test_a_window_comes_back_only_where_that_is_cheaper():
     assert matched() == shorter  # 9,600 ns; 3,100 and 64 tokens; or 96 tokens
     tiers["refused_count"][1] = PROBES - 1
     assert matched() == longer
+    beside = add_snapshot(world, pages[4], 90)
+    s["window_away"][beside] = 1
+    near = add_snapshot(world, pages[4], 85)  # behind the same page, and all on the device
+    assert matched() == (near, pages[4], 5)
 
 
 def test_a_text_has_no_second_snapshot_of_an_endpoint():

@@ -105,6 +105,21 @@ def swarm(rng: random.Random) -> Workload:
         copy_failure=pick((0.0, 0.1, 0.5)), copy_late=pick((0.0, 0.2)), copy_ns=pick((100, 3000)))
 
 
+def deepen(load: Workload, seed: int) -> tuple[Workload, Kinds]:
+    """A seed's workload and kinds of history. Half of those with windows are drawn closer: texts
+    that go on behind each other, and more snapshots than the device and memory hold windows of.
+    Else hardly any window goes to disk, comes back or is not worth its way back."""
+    kinds = swarm_kinds(random.Random(f"kinds of {seed}"))
+    pick = random.Random(f"windows of {seed}").choice
+    if kinds.window == 0 or pick((False, True)):
+        return load, kinds
+    load = replace(
+        load, arrival=pick((0.3, 1.0)), cancel=min(load.cancel, 0.02), shared=1.0,
+        turns=pick((0.3, 0.6)), salted=0.0, prompt_max=60, memory_pages=pick((1, 2, 4)),
+        disk_pages=pick((4, 12)), copy_failure=min(load.copy_failure, 0.1))
+    return load, replace(kinds, window=30, snapshots=8, spare=1)
+
+
 @dataclass(frozen=True)
 class Drafting:
     """How speculative the simulated core is."""
@@ -152,11 +167,11 @@ class Simulator:
         self.stops_rng = random.Random(f"stops of {seed}")
         self.turns_rng = random.Random(f"turns of {seed}")
         self.cuts_rng = random.Random(f"cuts of {seed}")
+        load = workload or swarm(self.rng)
         if kinds is None:
             plain = workload is not None or drafting is not None
-            kinds = PLAIN if plain else swarm_kinds(random.Random(f"kinds of {seed}"))
-        self.kinds = kinds
-        self.workload = workload or swarm(self.rng)
+            load, kinds = (load, PLAIN) if plain else deepen(load, seed)
+        self.kinds, self.workload = kinds, load
         self.walked, self.vocabulary = walked, vocabulary
         if drafting is None:  # part of the swarm, unless a test asks for its own load
             rng = random.Random(f"drafting of {seed}") if kinds.others else self.rng

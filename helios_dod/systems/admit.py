@@ -89,7 +89,7 @@ def take_matched(world, row, slot):
     if snapshot != NO_ROW:
         endpoint = world[0].snapshots.endpoint[snapshot]
         hold_snapshot(world, snapshot)
-        note_saved(world, snapshot)
+        note_saved(world, row)
         away = world[0].snapshots.window_away[snapshot] > 0
         world[0].counters.snapshot_hits_away += slots.restoring[slot] > 0 or away
         slots.restore[slot] = snapshot

@@ -7,9 +7,9 @@ from helios_dod.system import kernel, prefetch, system
 from helios_dod.tables.pages import on_device, resident, tier_of
 from helios_dod.tables.prefixes import chain, find_page, home_row, next_behind, same_tokens
 from helios_dod.tables.requests import scores_left
-from helios_dod.tables.snapshots import find_snapshot
 from helios_dod.tables.spans import features_of, span_at
-from helios_dod.tables.tiers import probes, restoring_ns, token_ns, worthwhile
+from helios_dod.tables.tiers import probes, token_ns, worthwhile
+from helios_dod.tables.values import longest_snapshot
 from helios_dod.tables.windows import window_ns
 from helios_dod.terms import TIER_DISK, TIER_MEMORY
 
@@ -170,26 +170,14 @@ def match_prefix(world, row):
 
 
 @kernel
-def longest_snapshot(world, row, page, depth):
-    """(the longest snapshot of a request's text on the chain of `depth` pages that ends with
-    `page`, or NO_ROW; its page; pages up to it; what it takes to bring back those behind it)."""
-    last, spared = world[0].requests.token_count[row] - 1, np.int64(0)
-    found = find_snapshot(world, page, depth * world[0].settings.page_tokens, row, last)
-    while found == NO_ROW and page != NO_ROW:
-        spared += restoring_ns(world, page)
-        page, depth = np.int64(world[0].pages.parent[page]), depth - 1
-        found = find_snapshot(world, page, depth * world[0].settings.page_tokens, row, last)
-    return found, page, depth, spared
-
-
-@kernel
 def cheapest_snapshot(world, row, found, page, depth):
     """(a snapshot, its page, pages up to it) that a request goes on from in the least time, `found`
     or a shorter one; NO_ROW, NO_ROW and 0 where computing all of it takes less.
 
     A snapshot takes what brings back its window, and the computing of what is behind it; one that
-    is shorter spares pages in tiers their way back. None is better than one whose window lacks
-    nothing: a page in a tier is on the chain only if computing it takes longer."""
+    is shorter, behind the same page or one before it, spares pages in tiers their way back. None is
+    better than one whose window lacks nothing: a page in a tier is on the chain only if computing
+    it takes longer."""
     last, cost = world[0].requests.token_count[row] - 1, token_ns(world)
     best, best_page, best_depth, spared = NO_ROW, NO_ROW, 0, np.int64(0)
     least = np.int64(2**62)
@@ -200,11 +188,8 @@ def cheapest_snapshot(world, row, found, page, depth):
             best, best_page, best_depth, least = found, page, depth, spent
         if window == 0:
             return best, best_page, best_depth
-        if page == NO_ROW:
-            break
-        spared += restoring_ns(world, page)
         found, page, depth, more = longest_snapshot(
-            world, row, np.int64(world[0].pages.parent[page]), depth - 1)
+            world, row, page, depth, np.int64(world[0].snapshots.endpoint[found]) - 1)
         spared += more
     if cost * last - spared < least:
         return NO_ROW, NO_ROW, 0
@@ -217,7 +202,8 @@ def match_snapshot(world, row):
     shorter one, or none, where the window of the longest is not worth its way back."""
     requests, snapshots = world[0].requests, world[0].snapshots
     found, page, depth, _ = longest_snapshot(
-        world, row, np.int64(requests.match_page[row]), np.int64(requests.match_count[row]))
+        world, row, np.int64(requests.match_page[row]), np.int64(requests.match_count[row]),
+        np.int64(requests.token_count[row]) - 1)
     if found != NO_ROW and snapshots.window_away[found] > 0 and world[0].tiers.prefill_tokens > 0:
         chosen, its_page, its_depth = cheapest_snapshot(world, row, found, page, depth)
         tier = TIER_DISK if snapshots.window_stored[found] > 0 else TIER_MEMORY
@@ -231,7 +217,7 @@ def match_snapshot(world, row):
 
 @system(
     reads="settings.* requests.* slots.live_count tokens.ids pages.* prefixes.* "
-          "snapshots.*",
+          "snapshots.* tiers.*",
     writes="requests.match_page requests.match_count requests.match_snapshot requests.match_epoch "
            "prefixes.ahead_hash prefixes.ahead_row tiers.refused_count "
            "counters.window_restores_refused",

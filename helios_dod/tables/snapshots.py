@@ -50,7 +50,7 @@ class Snapshots:
     snapshot_count: scalar(i32)  # snapshots that the device has rows for
     oldest: scalar(i32)
     newest: scalar(i32)
-    # measured value by cause: snapshots published, tokens that hits restored, refusals in a row
+    # measured value by cause: snapshots published, tokens that hits saved, refusals in a row
     taken: scalar(i64["CAUSES_MAX"])
     saved: scalar(i64["CAUSES_MAX"])
     refused: scalar(i64["CAUSES_MAX"])

@@ -1,6 +1,8 @@
 """Which snapshots are worth a row: policy by what snapshots of each cause have saved so far, and by
 what taking one takes."""
 
+import numpy as np
+
 from helios_dod.limits import CAUSES_MAX, NO_ROW
 from helios_dod.system import kernel
 from helios_dod.tables.snapshots import (
@@ -9,7 +11,7 @@ from helios_dod.tables.snapshots import (
     take_snapshot,
     touch_snapshot,
 )
-from helios_dod.tables.tiers import token_ns
+from helios_dod.tables.tiers import restoring_ns, token_ns
 
 TRIAL = 32  # snapshots of a cause before it is judged
 OBSERVED_COPIES = 1024  # snapshots whose copying a mean looks back on
@@ -113,8 +115,29 @@ def note_taken(world, cause):
 
 
 @kernel
+def longest_snapshot(world, row, page, depth, endpoint_max):
+    """(the longest snapshot of a request's text, up to endpoint_max tokens, on the chain of `depth`
+    pages that ends with `page`, or NO_ROW; its page; pages up to it; what it takes to bring back
+    those behind it)."""
+    tokens, spared = world[0].settings.page_tokens, np.int64(0)
+    found = find_snapshot(world, page, depth * tokens, row, endpoint_max)
+    while found == NO_ROW and page != NO_ROW:
+        spared += restoring_ns(world, page)
+        page, depth = np.int64(world[0].pages.parent[page]), depth - 1
+        found = find_snapshot(world, page, depth * tokens, row, endpoint_max)
+    return found, page, depth, spared
+
+
+@kernel
 def note_saved(world, row):
-    """A hit restored a snapshot's tokens."""
-    snapshots = world[0].snapshots
-    snapshots.saved[snapshots.cause[row]] += snapshots.endpoint[row]
+    """A request goes on from the snapshot of its match, which saves the tokens that the next
+    shorter one of its text would not have restored."""
+    snapshots, requests = world[0].snapshots, world[0].requests
+    snapshot = requests.match_snapshot[row]
+    endpoint = np.int64(snapshots.endpoint[snapshot])
+    shorter, _, _, _ = longest_snapshot(
+        world, row, np.int64(requests.match_page[row]), np.int64(requests.match_count[row]),
+        endpoint - 1)
+    spared = np.int64(0) if shorter == NO_ROW else np.int64(snapshots.endpoint[shorter])
+    snapshots.saved[snapshots.cause[snapshot]] += endpoint - spared
     world[0].counters.snapshot_hits += 1
