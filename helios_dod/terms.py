@@ -38,6 +38,7 @@ ANSWER_NO_COMPILE = 2  # the grammar cannot be compiled
 ANSWER_NO_MASK = 3  # a mask would cost more than it may
 ANSWER_NO_TOKEN = 4  # an accepted token is not in the grammar
 ANSWER_NO_WORKER = 5  # the worker itself failed
+ANSWER_TOO_WIDE = 6  # a token leaves more ways to read the answer than the parser may hold
 
 # slots.state
 SLOT_ADMITTED = 1  # device state of the slot is not initialised yet

@@ -9,10 +9,17 @@ from embedded import Embedded
 from ignition_fixtures import TINY
 
 from helios_dod.edges import Submission
-from helios_dod.grammars.library import Text, encode
+from helios_dod.grammars.library import ROW_ITEMS_MAX, Text, encode
 from helios_dod.ignition.make_core import make_core
 from helios_dod.ignition.preparation.options import Options
-from helios_dod.terms import ANSWER_NO_COMPILE, FINISH_EOS, FINISH_GRAMMAR, FINISH_LIMIT
+from helios_dod.server.choices import failure_of
+from helios_dod.terms import (
+    ANSWER_NO_COMPILE,
+    ANSWER_TOO_WIDE,
+    FINISH_EOS,
+    FINISH_GRAMMAR,
+    FINISH_LIMIT,
+)
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5},
                                            "count": {"type": "integer", "maximum": 999}},
@@ -82,3 +89,20 @@ def test_a_grammar_that_does_not_compile_fails_alone(core):
         answers = engine.ask(requests)
     assert [answer.reason for answer in answers] == [FINISH_GRAMMAR, FINISH_GRAMMAR, FINISH_LIMIT]
     assert [answer.failure for answer in answers[:2]] == [ANSWER_NO_COMPILE] * 2
+
+
+def test_an_ambiguous_grammar_ends_alone(core, monkeypatch):
+    """Every token has more ways to be read: the parser's limit ends the request and names itself;
+    answers beside it go on, with rows that count as slow too."""
+    monkeypatch.setattr("helios_dod.grammars.worker.SLOW_NS", 0)
+    ambiguous, long = lark('start: a\na: a a | a a a | "x"'), lark("start: /[a-c]{200}/")
+    with Embedded(core) as engine:
+        answers = engine.ask([
+            Submission(tag=i + 1, prompt=np.array([5, 6, 7], np.int32), output_limit=220,
+                       temperature=1.0, seed=i, grammar=grammar)
+            for i, grammar in enumerate((ambiguous, long, b""))])
+    assert (answers[0].reason, answers[0].failure) == (FINISH_GRAMMAR, ANSWER_TOO_WIDE)
+    assert 50 < len(answers[0].tokens) < 200
+    assert f"more than {ROW_ITEMS_MAX} items" in str(failure_of(FINISH_GRAMMAR, ANSWER_TOO_WIDE))
+    assert len(answers[1].tokens) >= 60 and answers[1].reason != FINISH_GRAMMAR
+    assert (answers[2].reason, len(answers[2].tokens)) == (FINISH_LIMIT, 220)

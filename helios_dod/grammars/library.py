@@ -17,6 +17,9 @@ STACK_BYTES = 512 << 20  # mapped, not used, until a grammar needs it
 LEXER_STATES_MAX = 20_000  # of one grammar, 1 to 2 kB each
 STEP_FUEL_MAX = 200_000  # of one mask: about 15 ms
 ITEMS_MAX = 50_000  # of one mask
+# Of the parser behind one token. What it costs grows with their square where a grammar is
+# ambiguous; an object needs four for each optional property, 998 public schemas at most 200.
+ROW_ITEMS_MAX = 500
 
 
 class GrammarError(UserError):
@@ -62,7 +65,12 @@ def limits() -> Any:
     """What one grammar may cost; the library ends a grammar that costs more."""
     return llguidance.LLParserLimits(
         step_lexer_fuel=STEP_FUEL_MAX, step_max_items=ITEMS_MAX, max_lexer_states=LEXER_STATES_MAX,
-        verbose_errors=False)
+        max_items_in_row=ROW_ITEMS_MAX, verbose_errors=False)
+
+
+def is_too_wide(matcher: Any) -> bool:
+    """Whether a matcher refused a token since its parser would hold more than ROW_ITEMS_MAX."""
+    return f"items; max is {ROW_ITEMS_MAX}" in matcher.get_error()
 
 
 def with_delimiters(tokenizer_json: bytes, delimiters: tuple[str, ...]) -> str:
@@ -92,6 +100,10 @@ class Library:
                     with_delimiters(self.source.tokenizer_json, delimiters),
                     n_vocab=self.source.vocabulary, eos_token=list(self.source.eos) or None)
             return self.tokenizers[delimiters]
+
+    def idle(self, delimiters: tuple[str, ...]) -> Any:
+        """A matcher of no grammar, which takes no token."""
+        return llguidance.LLMatcher(self.tokenizer(delimiters), "", log_level=0)
 
     def compile(self, text: Text) -> Any:
         """A matcher before its first token. Raises GrammarError."""

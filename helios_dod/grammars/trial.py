@@ -22,10 +22,12 @@ import msgspec
 
 from helios_dod.errors import UserError
 from helios_dod.grammars.library import (
+    ROW_ITEMS_MAX,
     GrammarError,
     Library,
     Source,
     decode,
+    is_too_wide,
     on_large_stack,
 )
 
@@ -65,7 +67,9 @@ def trial(library: Library, data: bytes) -> None:
             if token in library.source.eos:
                 break
             if not matcher.consume_token(token):
-                raise GrammarError("a token of it costs more than it may")
+                raise GrammarError(
+                    f"its parser would hold more than {ROW_ITEMS_MAX} items behind one token"
+                    if is_too_wide(matcher) else "a token of it costs more than it may")
 
 
 def some_bit(mask: bytes, rng: random.Random) -> int:

@@ -9,6 +9,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,7 +20,14 @@ import llguidance
 import numpy as np
 
 from helios_dod.grammars.base import Job
-from helios_dod.grammars.library import GrammarError, Library, Source, decode, on_large_stack
+from helios_dod.grammars.library import (
+    GrammarError,
+    Library,
+    Source,
+    decode,
+    is_too_wide,
+    on_large_stack,
+)
 from helios_dod.limits import MASK_BITS
 from helios_dod.tables.grammars import mask_row, write_answer
 from helios_dod.terms import (
@@ -28,12 +36,14 @@ from helios_dod.terms import (
     ANSWER_NO_TOKEN,
     ANSWER_NO_WORKER,
     ANSWER_READY,
+    ANSWER_TOO_WIDE,
     JOB_RELEASE,
     JOB_START,
 )
 
 COMPILED_MAX = 64  # grammars kept
 THREADS_MAX = 8
+SLOW_NS = 500_000  # a row whose token took longer is not waited for with the interpreter's lock
 
 
 @dataclass(frozen=True)
@@ -46,10 +56,11 @@ class Compiled:
 
 @dataclass
 class Held:
-    """One row's state. matcher: None until it is compiled."""
+    """One row's state. matcher: None until it is compiled. slow: a token of it took SLOW_NS."""
 
     generation: int
     matcher: Any = None
+    slow: bool = False
 
 
 class LibraryWorker:
@@ -62,6 +73,7 @@ class LibraryWorker:
         area = world[0]["grammars"]["masks"]
         self.masks = area[: len(area) // words * words].reshape(-1, words)
         self.thread_count = threads or min(len(os.sched_getaffinity(0)), THREADS_MAX)
+        self.idle: Any = None  # a matcher that takes no token; made with the tokenizer
         self.rows: dict[int, Held] = {}
         self.compiled: OrderedDict[bytes, Any] = OrderedDict()
         self._jobs: queue.SimpleQueue[Sequence[Job] | Compiled | None] = queue.SimpleQueue()
@@ -98,7 +110,7 @@ class LibraryWorker:
 
     def _compile_all(self) -> None:
         try:
-            self.library.tokenizer(self.delimiters)
+            self.idle = self.library.idle(self.delimiters)
         except Exception:
             traceback.print_exc()  # each grammar fails the same way, and its request with it
         while (job := self._sources.get()) is not None:
@@ -169,16 +181,12 @@ class LibraryWorker:
             return
         matchers = {row: self.rows[row].matcher for row in due}
         answers: dict[int, int] = {}
-        single = [row for row, job in due.items() if len(job.tokens) == 1]
-        if single:  # the library takes no empty list
-            taken = executor.consume_token_par(
-                [(matchers[row], due[row].tokens[0]) for row in single])
-            answers |= {row: ANSWER_NO_TOKEN
-                        for row, good in zip(single, taken, strict=True) if not good}
-        for row, job in due.items():
-            tokens = list(job.tokens)
-            if len(tokens) > 1 and matchers[row].try_consume_tokens(tokens) < len(tokens):
-                answers[row] = ANSWER_NO_TOKEN
+        for position in range(max(len(job.tokens) for job in due.values())):
+            taking = {row: (matchers[row], job.tokens[position]) for row, job in due.items()
+                      if row not in answers and position < len(job.tokens)}
+            taken = self._consume(executor, taking)
+            answers |= {row: ANSWER_TOO_WIDE if is_too_wide(matchers[row]) else ANSWER_NO_TOKEN
+                        for row in taking.keys() - taken}
         going = [row for row in due if row not in answers]
         if going:
             executor.unsafe_compute_mask_ptr(
@@ -188,6 +196,23 @@ class LibraryWorker:
         drafted = {row: matchers[row] for row in going
                    if due[row].drafts and answers[row] == ANSWER_READY}
         self._answer(answers, self._draft(executor, drafted, due))
+
+    def _consume(self, executor: Any, taking: dict[int, tuple[Any, int]]) -> set[int]:
+        """Takes one token of each row; the rows whose grammars had it.
+
+        The library holds the interpreter's lock over a call for a single matcher, so that a slow
+        row goes with a matcher that takes nothing. taking: row -> matcher and token."""
+        if not taking:  # the library takes no empty list
+            return set()
+        pairs = list(taking.values())
+        row = next(iter(taking)) if len(pairs) == 1 else None
+        if row is not None and self.rows[row].slow and self.idle is not None:
+            pairs.append((self.idle, 0))
+        began = time.perf_counter_ns()
+        good = executor.consume_token_par(pairs)[:len(taking)]
+        if row is not None and time.perf_counter_ns() - began > SLOW_NS:
+            self.rows[row].slow = True
+        return {row for row, took in zip(taking, good, strict=True) if took}
 
     def _first(self, row: int) -> int:
         """The number of a row's first mask."""
@@ -209,10 +234,11 @@ class LibraryWorker:
         allowed = dict.fromkeys(asked, 0)
         copies = {row: matcher.deep_copy() for row, matcher in asked.items()}
         while copies:
-            copies = {row: copy for row, copy in copies.items()
-                      if allowed[row] < len(due[row].drafts)
-                      and self._allows(row, allowed[row], due[row].drafts[allowed[row]])
-                      and copy.consume_token(due[row].drafts[allowed[row]])}
+            taken = self._consume(executor, {
+                row: (copy, due[row].drafts[allowed[row]]) for row, copy in copies.items()
+                if allowed[row] < len(due[row].drafts)
+                and self._allows(row, allowed[row], due[row].drafts[allowed[row]])})
+            copies = {row: copies[row] for row in copies if row in taken}
             if copies:
                 executor.unsafe_compute_mask_ptr(
                     [(copy, self._first(row) + allowed[row] + 1) for row, copy in copies.items()],

@@ -8,12 +8,14 @@ from typing import Protocol
 from helios_dod.edges import Submission
 from helios_dod.frontend.output.terms import Event
 from helios_dod.frontend.reading import Reading
+from helios_dod.grammars.library import ITEMS_MAX, ROW_ITEMS_MAX, STEP_FUEL_MAX
 from helios_dod.server.chunks import Score
 from helios_dod.server.errors import ApiError, DeadlinePassed, ExecutionFailed, Unavailable
 from helios_dod.terms import (
     ANSWER_NO_COMPILE,
     ANSWER_NO_MASK,
     ANSWER_NO_TOKEN,
+    ANSWER_TOO_WIDE,
     FINISH_CANCELLED,
     FINISH_DEADLINE,
     FINISH_DEVICE_ERROR,
@@ -37,7 +39,10 @@ FAILURES = {
 }
 GRAMMAR_FAILURES = {
     ANSWER_NO_COMPILE: "it does not compile",
-    ANSWER_NO_MASK: "a mask of it would cost more than it may",
+    ANSWER_NO_MASK: f"a mask of it would cost more than {STEP_FUEL_MAX} steps of its lexer or "
+                    f"{ITEMS_MAX} items of its parser",
+    ANSWER_TOO_WIDE: f"its parser would hold more than {ROW_ITEMS_MAX} items behind one token; "
+                     "write it with fewer ways to read the same text",
     ANSWER_NO_TOKEN: "the model wrote a token that is not in it",
 }
 Stopped = str | int | list[int] | None  # the stop that ended an output
