@@ -41,7 +41,7 @@ from helios_dod.cores.sealed import Cipher
 from helios_dod.cores.writer import CARRIERS, Publisher, sign_body, sign_index, write_core
 from helios_dod.errors import UserError
 from helios_dod.runtime.validated import validated
-from helios_dod.server.verification import verify
+from helios_dod.server.verification import verify, verify_frontend
 from tests.fuzz_bombs import BOMBS
 from tests.fuzz_files import (
     ACCEPTANCE,
@@ -82,8 +82,15 @@ def load(path):
     checks, a tokenizer, a template, a byte table and an output syntax that were run."""
     core = open_core(path)
     if core.body.ByteSize() + sum(r.decoded_nbytes for r in core.body.executables) < TWICE_NBYTES:
-        assert outcome_of(validated, core) == outcome_of(validate, core)
-    verified = verify(core)
+        found = outcome_of(validate, core)
+        assert outcome_of(validated, core) == found
+        if isinstance(found, str):
+            raise UserError(found)
+        manifest, contract = found  # the rest of what `verify` does
+        verified = verify_frontend(core, contract)
+        core.weights(manifest=manifest)
+    else:
+        verified = verify(core)
     table = core.token_bytes()
     return (verified, core.tokenizer(), core.chat_template(), table.data.tobytes(),
             {name: data.tobytes() for name, data in core.weights().items()})
@@ -92,7 +99,7 @@ def load(path):
 def validate(core):
     """What `validated` gives, without looking at what it kept."""
     manifest = core.manifest()
-    return manifest, core.prepared(manifest)
+    return manifest, core.prepared(manifest, known=True)
 
 
 def outcome_of(call, core):

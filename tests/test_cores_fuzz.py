@@ -1,6 +1,7 @@
 """A bounded part of tests/fuzz_cores.py: mutants of every carrier are refused by name or valid."""
 
 import ctypes
+import gc
 import itertools
 import os
 import sys
@@ -9,6 +10,8 @@ import time
 import pytest
 
 from helios_dod.contract.wire import manifest_pb2 as wire
+from helios_dod.cores.reader import open_core
+from helios_dod.server.verification import verify
 from tests import fuzz_cores, fuzz_runs
 from tests.tiny_core import add_buffer
 
@@ -23,6 +26,35 @@ def test_mutants(seed, monkeypatch):
     for carrier in fuzz_cores.CARRIERS:
         assert counts[carrier, "signed", "valid"] and counts[carrier, "signed", "refused"]
         assert counts[carrier, "unsigned", "refused"]
+
+
+class Heap(ctypes.Structure):
+    """mallinfo2 of glibc."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost")]
+
+
+def taken():
+    """Bytes that this process has asked for and not given back."""
+    gc.collect()
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Heap
+    heap = mallinfo()
+    return heap.uordblks + heap.hblkhd
+
+
+def test_a_verified_core_leaves_nothing_behind(tmp_path, monkeypatch):
+    """The tokenizer library keeps the words of a BPE model that is gone."""
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    core = open_core(fuzz_cores.Honest("payload", tmp_path).path)
+    for _ in range(3):
+        verify(core)
+    before = taken()
+    for _ in range(12):
+        verify(core)
+    assert taken() - before < 12 * 8192  # 60 KiB each, when its words were kept
 
 
 def wait():

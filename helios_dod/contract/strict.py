@@ -225,7 +225,7 @@ def check_known(message: Message, name: str) -> None:
             continue
         _check_enums(*found)
         open_parts.append(_parts_with_enums(*found))
-    _check_fields(message, name)  # last, since it takes a copy
+    _check_fields(message, name)  # last, since it encodes all of them
 
 
 def _check_enums(message: Message, path: str) -> None:
@@ -257,12 +257,13 @@ def _names(message: Message, field: str) -> str:
 
 
 def _check_fields(message: Message, name: str) -> None:
-    """Unknown fields anywhere. A copy without them is shorter; only then they are looked for."""
-    known = type(message)()
-    known.CopyFrom(message)
-    known.DiscardUnknownFields()
-    if known.ByteSize() == message.ByteSize():
+    """Unknown fields anywhere. Without them a message is shorter; only then they are looked for, in
+    what it was, which is kept as bytes: a copy of its parts would take as much memory again."""
+    data = message.SerializeToString()
+    message.DiscardUnknownFields()
+    if message.ByteSize() == len(data):
         return
+    message.ParseFromString(data)
     waiting: list[tuple[Message, str]] = [(message, name)]
     while waiting:
         current, path = waiting.pop()

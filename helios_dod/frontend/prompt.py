@@ -175,6 +175,15 @@ class PromptEncoder:
             encoded = self.tokenizer.encode(text, add_special_tokens=False)
             return encoded.ids, encoded.offsets if placed else ()
 
+    def keep_no_words(self) -> None:
+        """From now on the library keeps no words that it has encoded. Those of a BPE model are kept
+        by each thread until it ends, also when the tokenizer is gone: whoever tries one core after
+        another would keep them all. A server's children keep those of one tokenizer, 10,000."""
+        from tokenizers.models import BPE
+
+        if isinstance(self.tokenizer.model, BPE):
+            self.tokenizer.model._resize_cache(0)
+
     def isolate(self) -> None:
         """From now on texts are encoded in children, which are killed where they take too long."""
         self.library = Isolated(self.encode_here)

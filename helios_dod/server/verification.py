@@ -42,8 +42,7 @@ def verify(core: Core, progress: Callable[[int], None] | None = None) -> Verifie
 
     progress: called with bytes of weights checked since its last call."""
     manifest = core.manifest()
-    contract = core.prepared(manifest)
-    verified = verify_frontend(core, contract)
+    verified = verify_frontend(core, core.prepared(manifest, known=True))
     core.weights(progress=progress, manifest=manifest)
     return verified
 
@@ -53,6 +52,7 @@ def verify_frontend(core: Core, contract: PreparedContract) -> Verified:
     prepares a plain conversation and reads its tokens as if they were an answer."""
     assets = Bootstrap.of(core, contract).assets
     preparer = Preparer(assets)
+    preparer.encoder.keep_no_words()
     preparer.encoder.check_speed()
     check_token_bytes(assets.tokenizer_json, assets.byte_table, contract.frontend.text_decoding)
     try:
