@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from helios_dod.cli import main
 from helios_dod.contract.wire import core_pb2
-from helios_dod.cores import writer
+from helios_dod.cores import files, writer
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.errors import AcceptanceError, CoreError
 from helios_dod.cores.files import locked
@@ -157,7 +157,8 @@ def test_a_link_in_the_place_of_a_record_is_not_followed(tmp_path, publisher):
     assert not path.is_symlink() and outside.read_bytes() == before
 
 
-def test_users_that_accept_at_once_wait_for_each_other(tmp_path, publisher):
+def test_users_that_accept_at_once_wait_for_each_other(tmp_path, publisher, monkeypatch, capsys):
+    monkeypatch.setattr(files, "LOCK_TOLD_S", (0.0, 3600.0))
     core = open_core(write(tmp_path, publisher))
     with locked(core.path / "acceptance.json"):
         thread = threading.Thread(target=authorize, args=(core, "tests.example"))
@@ -165,6 +166,9 @@ def test_users_that_accept_at_once_wait_for_each_other(tmp_path, publisher):
         thread.join(0.2)
         assert thread.is_alive() and not (core.path / "acceptance.json").exists()
     thread.join()
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"{core.path / 'acceptance.json'}: another process is writing there; ")
+    assert told.endswith(" 0 s")
     authorize(core)
 
 

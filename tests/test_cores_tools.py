@@ -236,6 +236,36 @@ def test_export_refuses_before_it_reads(capsys, core, tmp_path, monkeypatch):
     assert "chunk 0" in run(capsys, "export", core, "--out", out)[2]
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_what_is_no_file_is_never_written_to(capsys, core, tmp_path, make):
+    """A pipe, a folder of others or a link to a device in an output's place stays what it is."""
+    place = tmp_path / "place"
+    make(place)
+    if place.is_dir():
+        (place / "file").touch()
+    before = sorted(tmp_path.rglob("*")), os.lstat(place)
+    for words in (("export", core), ("export", core, "--overwrite"), ("import", core),
+                  ("import", core, "--overwrite"), ("keygen",), ("keygen", "--sealing")):
+        status, _, err = run(capsys, *words, "--out", place)
+        assert status == 1 and f"{place}: " in err.splitlines()[-1], err
+        assert "verifying" not in err
+        found = os.lstat(place)
+        assert sorted(tmp_path.rglob("*")) == before[0]
+        assert (found.st_mode, found.st_ino, found.st_mtime_ns) == (
+            before[1].st_mode, before[1].st_ino, before[1].st_mtime_ns)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("core.copy")])
+def test_nothing_is_signed_through_what_is_no_file(capsys, core, make):
+    data = (core / "core.pb").read_bytes()
+    (core / "core.copy").write_bytes(data)
+    (core / "core.pb").unlink()
+    make(core / "core.pb")
+    status, _, err = run(capsys, "sign", core)
+    assert status == 1 and f"{core / 'core.pb'}: " in err
+    assert (core / "core.copy").read_bytes() == data
+
+
 def test_where_nothing_can_be_written_space_is_not_what_is_missing(capsys, core):
     """The folder of processes has no space, and takes no folders."""
     status, _, err = run(capsys, "export", core, "--out", "/proc/made.core")

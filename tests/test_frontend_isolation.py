@@ -152,20 +152,23 @@ def test_a_child_that_uses_no_processor_is_ended(monkeypatch):
     assert not stuck.idle
 
 
-def test_a_server_answers_others_meanwhile(tmp_path):
+@pytest.mark.parametrize("pattern, count", [(QUADRATIC, 60_000), (CUBIC, 4000)])
+def test_a_server_answers_others_meanwhile(tmp_path, pattern, count):
     core = tmp_path / "tokenizer.json"
-    core.write_text(tokenizer_json(CUBIC))
-    slow, answers = [{"role": "user", "content": run_of(4000)}], []
+    core.write_text(tokenizer_json(pattern))
+    slow, answers = [{"role": "user", "content": run_of(count)}], []
     with server_harness.serving(core, "workers=1") as server:
         answers.append(server.post(messages=slow))  # prepared at once, as short ones are
         thread = threading.Thread(target=lambda: answers.append(server.post(messages=slow)))
         thread.start()
-        count = 0
+        others = 0
         while thread.is_alive():
             assert server.post(max_tokens=1).status_code == 200
-            count += 1
-        assert count > 3
+            others += 1
+        assert others > 3
         for answer in answers:
             assert answer.status_code == 400
-            assert re.search(r"The tokenizer refused 'messages': .* bytes of text take more than "
-                             "0.53 s to encode", answer.json()["error"]["message"])
+            found = re.search(r"The tokenizer refused 'messages': .*?(\d+) bytes of text take more "
+                              r"than ([\d.]+) s to encode", answer.json()["error"]["message"])
+            assert found and int(found[1]) >= count
+            assert found[2] == f"{isolation.seconds_for(int(found[1])):.2f}"

@@ -132,12 +132,14 @@ def test_earlier_recordings_stay(tmp_path):
         f"number {EARLIER + 2 - at}" for at in range(EARLIER + 1)]
 
 
-@pytest.mark.parametrize("name", ["missing/file", ".", "file/file", "a" * 300, "a\0b"])
+@pytest.mark.parametrize("name", ["missing/file", ".", "file/file", "a" * 300, "a\0b", "pipe"])
 def test_what_cannot_be_written_is_refused_at_start(tmp_path, capsys, name):
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"expected a file.*, got "):
         check_target(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
     check_target(tmp_path / "file")
     assert main(["serve", "core", "--record", str(tmp_path / name)]) == 1
     assert "helios serve: --record: expected a file" in capsys.readouterr().err

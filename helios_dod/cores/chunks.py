@@ -1,6 +1,5 @@
 """A stored resource as a row of chunks, each verified by itself: by digest, or by its seal."""
 
-import fcntl
 import hashlib
 import itertools
 import os
@@ -17,7 +16,7 @@ import numpy as np
 
 from helios_dod.contract.wire import core_pb2
 from helios_dod.cores.errors import CoreError
-from helios_dod.cores.files import check_size, opened
+from helios_dod.cores.files import check_size, opened, wait_for_lock
 from helios_dod.cores.layout import CHUNK_NBYTES
 from helios_dod.cores.mapped import MappedFile
 from helios_dod.cores.padding import Spans
@@ -258,7 +257,7 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise CoreError(partial, "is no plain file, or has another name too (a hard link)")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor, target)
         if target.exists():  # another process was faster
             return
         _check_space(chunks, descriptor, target)

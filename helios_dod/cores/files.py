@@ -5,12 +5,17 @@ Links that stand in a file's place are not followed: what a core's folder says i
 import fcntl
 import os
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from helios_dod.cores.errors import CoreError
+
+LOCK_LOOKED_S = 0.05  # between two looks whether another process has ended its writing
+LOCK_TOLD_S = (1.0, 30.0)  # a wait is told of after so long, and then each time
 
 
 def regular(path: Path, follow: bool = False) -> os.stat_result:
@@ -81,17 +86,33 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         raise
 
 
+def wait_for_lock(descriptor: int, target: Path) -> None:
+    """Locks an open file or folder. A wait for who has it, which ends with that process at the
+    latest, names what is to be written and how long it has lasted."""
+    began, told = time.monotonic(), LOCK_TOLD_S[0]
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        waited = time.monotonic() - began
+        if waited >= told:
+            print(f"{target}: another process is writing there; waiting for it since "
+                  f"{waited:.0f} s", file=sys.stderr, flush=True)
+            told += LOCK_TOLD_S[1]
+        time.sleep(LOCK_LOOKED_S)
+
+
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
     """Locks the folder that holds `target`, made if it is not there: one process writes there,
-    others wait. Raises CoreError."""
+    others wait, and say so. Raises CoreError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise CoreError(target, f"cannot be written: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor, target)
         yield
     finally:
         os.close(descriptor)
