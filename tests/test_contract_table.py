@@ -44,3 +44,16 @@ def test_every_test_that_is_named_exists():
         defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         missing = {name for owner, name in named if owner == file} - defined
         assert not missing, f"{file}: {sorted(missing)}"
+
+
+def test_no_preference_for_history_drafting_is_carried():
+    """It is an option of a start alone: no field of what is exported could hold it."""
+    waiting, seen = [contract.ServingContract.DESCRIPTOR, wire.ExecutionManifest.DESCRIPTOR], set()
+    while waiting:
+        message = waiting.pop()
+        if message.full_name not in seen:
+            seen.add(message.full_name)
+            waiting += [field.message_type for field in message.fields if field.message_type]
+            assert not [field.name for field in message.fields
+                        if "history" in field.name or "drafting" in field.name]
+    assert len(seen) > 40
