@@ -19,7 +19,7 @@ STEP_FUEL_MAX = 200_000  # of one mask: about 15 ms
 ITEMS_MAX = 50_000  # of one mask
 # Of the parser behind one token. What it costs grows with their square where a grammar is
 # ambiguous; an object needs four for each optional property, 998 public schemas at most 200.
-ROW_ITEMS_MAX = 500
+ROW_ITEMS_MAX = 1_000
 
 
 class GrammarError(UserError):
