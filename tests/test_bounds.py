@@ -87,6 +87,28 @@ def test_smaller_priorities_run_first(engine, priorities):
     assert list(run(engine)) == sorted(range(3), key=lambda tag: priorities[tag])
 
 
+def test_a_class_outweighs_a_minute_of_waiting_and_no_more():
+    """Behind earlier classes that keep arriving, a request waits at most a minute a class: here two
+    minutes, in steps of ten seconds, while another holds the only lane."""
+    second, began = 1_000_000_000, []
+    with Engine.simulated(replace(ONE_LANE, cost=FixedCost(second, 0))) as engine:
+        assert engine.submit(Submission(0, PROMPT, 230))
+        assert engine.submit(Submission(1, PROMPT, 1, priority=2))
+        arrived = {}
+        while not engine.idle() or len(arrived) < 20:
+            due = (len(arrived) + 1) * 10 * second
+            if len(arrived) < 20 and engine.now_ns >= due:
+                arrived[10 + len(arrived)] = engine.now_ns
+                assert engine.submit(Submission(9 + len(arrived), PROMPT, 1))
+            engine.tick()
+            began += [int(event["tag"]) for event in engine.events()
+                      if event["kind"] == EGRESS_TOKEN and event["tag"] not in began]
+            engine.advance(engine.now_ns + second)
+    before = [tag for tag, when in arrived.items() if when < 120 * second]
+    assert 5 < len(before) < 15
+    assert began == [0, *before, 1, *(tag for tag in arrived if tag not in before)]
+
+
 @pytest.mark.parametrize(("field", "value", "text"), [
     ("priority", 2**31 - 1, "-1048576 to 1048576 possible, got 2147483647"),
     ("deadline_ns", -1, "got -1"), ("seed", -1, "0 to 18446744073709551615 possible, got -1"),

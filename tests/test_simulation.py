@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helios_dod.contract.wire import contract_pb2 as contract
 from helios_dod.edges import Submission
 from helios_dod.executors.simulated import expected_tokens
 from helios_dod.limits import NO_ROW
@@ -79,6 +80,29 @@ def test_canary_skipped_page_update():
     simulator.executor._run = lossy
     with pytest.raises((Violation, IndexError)):
         simulator.run(400)
+
+
+def test_only_newly_assigned_entries_are_uploaded():
+    """A hundred frames upload seven entries: those of the seven pages of a text, once; and again
+    for the next request of the same slot, whose generation is another."""
+    simulator = Simulator(5, walked=False, workload=Workload(arrival=0.0, cancel=0.0))
+    run, uploaded, frames = simulator.executor._run, [0, 0], 0
+
+    def counted(frame, program):
+        nonlocal frames
+        at = int(simulator.executor.at[program][contract.PAGE_UPDATE_COUNT])
+        if at >= 0:
+            uploaded[tag - 1] += int(simulator.world[0]["staging"]["words"][frame][at])
+        frames += 1
+        run(frame, program)
+
+    simulator.executor._run = counted
+    for tag in (1, 2):
+        prompt = np.arange(tag, 40 + tag, dtype=np.int32)
+        simulator.live[tag] = Live(Submission(tag, prompt, 60, seed=tag), [])
+        assert simulator.edge.submit(simulator.live[tag].submission)
+        simulator.run(0)
+    assert frames > 100 and uploaded == [7, 7]
 
 
 def test_pages_are_reused_and_requests_preempted():
