@@ -238,3 +238,21 @@ def test_a_device_that_fails_or_never_ends_is_told_once_and_not_watched(
             call()
     made.close()
     os.close(made.descriptor())
+
+
+def test_pages_that_the_file_has_lost_are_not_copied(made):
+    _, table, device, tiers, _ = made
+    command(table, 0, COPY_OFFLOAD, 4, 1)
+    tiers.start(QUEUE_MEMORY, 0, 1)
+    tiers.drain()
+    command(table, 0, COPY_SINK, 1, 1, QUEUE_DISK)
+    tiers.start(QUEUE_DISK, 0, 1)
+    tiers.drain()
+    tiers._disk.bytes[PLANES * ROW + 5] ^= 1
+    known = device.copy()
+    command(table, 1, COPY_FETCH, 1, 6, QUEUE_DISK)
+    tiers.start(QUEUE_DISK, 1, 2)
+    tiers.drain()
+    assert table["failed"][QUEUE_DISK, :2].tolist() == [0, 1]
+    assert np.array_equal(device, known)
+    tiers.close()

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from embedded import Answer, Embedded
 from hybrid_core import prepare_hybrid, write_hybrid
+from test_offload_host import cut_off
 
 from helios_dod.edges import Submission
 from helios_dod.terms import CAUSE_ANSWER, OP_SPECULATIVE
 
 OUTPUT = 12
+PAGE_BYTES = 2 * 2 * 16 * 16 * 4
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +123,7 @@ def test_preempted_equals_undisturbed(core, cold):
     made = [replace(request, output_limit=60) for request in requests(8)]
     with Embedded(core, caching=False) as engine:
         undisturbed = engine.ask(made)
-    page_bytes = 2 * 2 * 16 * 16 * 4
-    with Embedded(core, cache_bytes=24 * page_bytes, context_tokens=256) as engine:
+    with Embedded(core, cache_bytes=24 * PAGE_BYTES, context_tokens=256) as engine:
         assert_same(engine.ask(made), undisturbed)
         assert counter(engine, "preempted") > 0
 
@@ -131,11 +132,10 @@ def test_preempted_equals_undisturbed(core, cold):
 def test_offloaded_equals_resident(core, cold, tmp_path, disk_pages):
     """Pages that belong to snapshots leave a cache that holds half of them, and come back with
     their snapshot: the same bits."""
-    page_bytes = 2 * 2 * 16 * 16 * 4
-    options = {"offload_bytes": (8 if disk_pages else 80) * page_bytes}
+    options = {"offload_bytes": (8 if disk_pages else 80) * PAGE_BYTES}
     if disk_pages:
-        options |= {"disk_bytes": disk_pages * page_bytes, "disk_folder": tmp_path}
-    with Embedded(write_hybrid(tmp_path, snapshots=30), cache_bytes=24 * page_bytes,
+        options |= {"disk_bytes": disk_pages * PAGE_BYTES, "disk_folder": tmp_path}
+    with Embedded(write_hybrid(tmp_path, snapshots=30), cache_bytes=24 * PAGE_BYTES,
                   context_tokens=256, concurrency=2, **options) as engine:
         for turn in range(3):
             for request, known in zip(requests(8), cold, strict=True):
@@ -147,6 +147,28 @@ def test_offloaded_equals_resident(core, cold, tmp_path, disk_pages):
         assert counter(engine, "snapshot_hits_away") > 4
         restored = "pages_restored_disk" if disk_pages else "pages_restored_memory"
         assert counter(engine, restored) > 4
+
+
+@pytest.mark.parametrize("fault", ["changed", "cut off"])
+def test_answers_over_a_file_that_fails_are_the_same(core, cold, tmp_path, fault):
+    """Pages that the disk has lost are computed again, to the same bits."""
+    folder = tmp_path / "disk"  # apart from the core, which is mapped too
+    folder.mkdir()
+    options = {"offload_bytes": 8 * PAGE_BYTES, "disk_bytes": 60 * PAGE_BYTES,
+               "disk_folder": folder}
+    with Embedded(write_hybrid(tmp_path, snapshots=30), cache_bytes=24 * PAGE_BYTES,
+                  context_tokens=256, concurrency=2, **options) as engine:
+        for turn in range(3):
+            for request, known in zip(requests(8), cold, strict=True):
+                asked = replace(request, tag=100 * turn + request.tag)
+                engine.engine.world[0]["tiers"]["restored_count"] = 0  # a restore is always tried
+                assert_same(engine.ask([asked]), [known])
+            engine.engine.executor.drain()
+            if fault == "changed":
+                engine.engine.executor._copies._disk.bytes[:] ^= 1
+            elif turn == 0:
+                cut_off(folder)
+        assert counter(engine, "pages_stored") > 8 and counter(engine, "copies_failed") > 0
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +240,7 @@ def test_rounds_from_snapshots_equal_plain_decode(drafting, plain):
 
 def test_rounds_that_are_preempted_equal_plain_decode(drafting, plain):
     """A small cache sends requests back in the middle of their rounds."""
-    page_bytes = 2 * 2 * 16 * 16 * 4
-    with Embedded(drafting, cache_bytes=24 * page_bytes, context_tokens=256) as engine:
+    with Embedded(drafting, cache_bytes=24 * PAGE_BYTES, context_tokens=256) as engine:
         insist(engine)
         assert_same(engine.ask(drafted(8)), plain)
         assert counter(engine, "preempted") > 0 and counter(engine, "rounds_speculative") > 10

@@ -3,6 +3,7 @@ copies alone; and the file behind memory."""
 
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from embedded import Embedded
 from test_engine_equal import assert_same, requests
 
 from helios_dod import engine as engine_module
+from helios_dod.executors.disk import check_of
 from helios_dod.executors.host.copies import Copies
 from helios_dod.limits import SMALL
 from helios_dod.runtime.disk_tier import map_file
@@ -122,6 +124,72 @@ def test_copies_move_windowed_pages():
     for plane in before[1:]:
         plane[1] = plane[7] = plane[6]
     assert all(np.array_equal(plane, old) for plane, old in zip(held, before, strict=True))
+
+
+def cut_off(folder):
+    """Truncates the files without a name that this process has in a folder."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(f"{folder}/"):
+                os.truncate(f"/proc/self/fd/{name}", 0)
+
+
+@pytest.mark.parametrize("fault", ["changed", "cut off"])
+@pytest.mark.parametrize("kinds", [(COPY_SINK, COPY_FETCH), (COPY_WINDOW_SINK, COPY_WINDOW_FETCH)],
+                         ids=["pages", "windows"])
+def test_a_file_that_fails_fails_its_copies(tmp_path, capsys, kinds, fault):
+    """What is not readable, not writable or not what was written is a copy that failed: it moves
+    nothing, and those before and behind it end as ever."""
+    world, done = boot(SMALL), os.eventfd(0, os.EFD_NONBLOCK)
+    held = np.arange(40 * 4096, dtype=np.int64).view(np.uint8).reshape(2, 10, -1)
+    before = held.copy()
+    planes, windowed = (np.array([[plane.ctypes.data, plane.shape[1]]], np.int64)
+                        for plane in held)
+    copies = Copies(planes, world, done, 4, map_file(tmp_path, 5 * held.shape[2]), windowed, 4, 2)
+    table, (sink, fetch) = world[0]["copies"], kinds
+    copies.memory[:] = copies.windows[:] = 7
+
+    def run(number, kind, source, target):
+        for name, value in (("kind", kind), ("source", source), ("target", target)):
+            table[name][1, number] = value
+        copies.start(1, number, number + 1)
+        copies.drain()
+        return bool(table["failed"][1, number])
+
+    assert not run(0, sink, 2, 1) and not run(1, fetch, 1, 3)
+    if fault == "changed":
+        copies._disk.bytes[:] ^= 1
+    else:
+        cut_off(tmp_path)
+    assert run(2, fetch, 1, 4)
+    assert run(3, sink, 2, 0) == (fault == "cut off")
+    assert run(4, fetch, 0, 5) == (fault == "cut off")
+    shown = capsys.readouterr().err
+    assert shown.count("helios: --offload-disk: a page is ") == 1
+    assert ("not what was written" if fault == "changed" else "not readable") in shown
+    group = kinds[0] == COPY_WINDOW_SINK
+    before[int(group), 3] = 7
+    if fault == "changed":
+        before[int(group), 5] = 7
+    assert np.array_equal(held, before)
+    copies.close()
+    os.close(done)
+
+
+@pytest.mark.parametrize("words", [1, 3, 4, 5, 64])
+def test_a_check_sees_one_and_two_changed_bits(words):
+    """Of a page of any length, wherever they are: the highest bits of two words as well."""
+    rng = np.random.default_rng(words)
+    page = rng.integers(0, 256, 8 * words, dtype=np.uint8)
+    known, bits = check_of(page), 64 * words
+    pairs = [(i, i) for i in range(bits)] + [(63, i) for i in range(127, bits, 64)]
+    pairs += rng.integers(0, bits, (2000, 2)).tolist()
+    for first, second in pairs:
+        changed = page.copy()
+        for bit in {first, second}:
+            changed[bit // 8] ^= np.uint8(1 << bit % 8)
+        assert check_of(changed) != known
+    assert words == 1 or check_of(np.roll(page, 8)) != known, "words in another order"
 
 
 def test_idle_engine_wakes_for_a_copy(f32_core, monkeypatch):

@@ -20,6 +20,7 @@ import numpy as np
 from helios_dod.executors.base import DeviceError
 from helios_dod.executors.cuda.driver import Device, call, driver
 from helios_dod.executors.cuda.pinned import host_bytes
+from helios_dod.executors.disk import Disk
 from helios_dod.limits import COPY_QUEUES
 from helios_dod.terms import (
     COPY_FETCH,
@@ -98,22 +99,17 @@ class Copies:
         self.device, self.planes, self._done = device, planes, done
         self._table = world[0]["copies"]
         size, window_size = planes.page_bytes, windowed.page_bytes
-        places, stored = window_places * window_size, window_stored * window_size
+        places = window_places * window_size
         self._memory = int(call("cuMemHostAlloc", memory_pages * size, PORTABLE))
         self._windows = int(call("cuMemHostAlloc", places, PORTABLE)) if places else 0
         largest = max(size, window_size, 1)
         self._bounce = int(call("cuMemHostAlloc", largest, PORTABLE))
         self._page = host_bytes(self._bounce, largest)
-        self._disk = disk
-        mapped = np.zeros(0, np.uint8) if disk is None else np.frombuffer(disk, np.uint8)
-        paged = len(mapped) - stored if disk is not None else 0
-        # Of each page group: its pages in memory and in the file.
-        self._held = [
-            (host_bytes(self._memory, memory_pages * size).reshape(-1, size),
-             mapped[:paged].reshape(-1, size)),
-            ((host_bytes(self._windows, places) if places else mapped[:0]).reshape(
-                window_places, window_size),
-             mapped[paged:].reshape(window_stored, window_size))]
+        self._disk = None if disk is None else Disk(disk, (size, window_size), window_stored)
+        self._held = (  # the pages of each group in memory
+            host_bytes(self._memory, memory_pages * size).reshape(-1, size),
+            (host_bytes(self._windows, places) if places else self._page[:0]).reshape(
+                window_places, window_size))
         self._out, self._in, self._fetch = (call("cuStreamCreate", NON_BLOCKING) for _ in range(3))
         count = min(max(UNDER_WAY_BYTES // largest, 2), UNDER_WAY_MAX)
         self._events = [call("cuEventCreate", WAITING_EVENT) for _ in range(count)]
@@ -188,21 +184,24 @@ class Copies:
         """Copies that the disk takes part in, one after another."""
         while (span := self._work[queue].get()) is not None:
             for number in range(*span):
-                self._move(*self._command(queue, number))
+                if not self._move(*self._command(queue, number)):
+                    self._table["failed"][queue, number % self._table["kind"].shape[1]] = 1
                 self._ended[queue] = number + 1
                 os.eventfd_write(self._done, 1)
 
-    def _move(self, kind: int, source: int, target: int) -> None:
-        """A copy that the disk takes part in, from its start to its end."""
+    def _move(self, kind: int, source: int, target: int) -> bool:
+        """A copy that the disk takes part in, from its start to its end. False: the file fails."""
+        assert self._disk is not None
         group = int(kind in (COPY_WINDOW_SINK, COPY_WINDOW_FETCH))
-        planes, (memory, disk) = self._groups[group][0], self._held[group]
+        planes, memory = self._groups[group][0], self._held[group]
         if kind in (COPY_SINK, COPY_WINDOW_SINK):
-            np.copyto(disk[target], memory[source])
-            return
+            return self._disk.write(group, target, memory[source])
         assert kind in (COPY_FETCH, COPY_WINDOW_FETCH)
-        np.copyto(self._page[: planes.page_bytes], disk[source])
+        if not self._disk.read(group, source, self._page[: planes.page_bytes]):
+            return False
         planes.copy(target, self._bounce, False, self._fetch, planes.shape(False))
         call("cuStreamSynchronize", self._fetch)
+        return True
 
     def ended(self, queue: int) -> int:
         """Commands of the queue that have ended."""

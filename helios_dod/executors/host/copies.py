@@ -14,6 +14,7 @@ import numpy as np
 from numba import typeof, types
 
 from helios_dod.executors.base import DeviceError
+from helios_dod.executors.disk import Disk
 from helios_dod.executors.host import buffers
 from helios_dod.executors.host import memory as m
 from helios_dod.limits import COPY_QUEUES
@@ -27,6 +28,7 @@ from helios_dod.terms import (
     COPY_WINDOW_OFFLOAD,
     COPY_WINDOW_RESTORE,
     COPY_WINDOW_SINK,
+    QUEUE_DISK,
 )
 
 LINE = 8  # words of a cache line
@@ -50,32 +52,29 @@ def move(planes, page, packed, out):
 @kernel(boundscheck=False)
 def run_copies(world, queue, first, end, planes, windowed, tiers, done, finished):
     """Commands first to end - 1 of a queue. planes, windowed: of page groups 0 and 1. tiers: int64
-    [4], addresses of memory and of disk, and of both for page group 1."""
+    [3], addresses of memory, of that of page group 1, and of the page that came from the file."""
     copies = world[0].copies
     page_bytes, window_bytes = planes[:, 1].sum(), windowed[:, 1].sum()
     for number in range(first, end):
         k = number % copies.kind.shape[1]
         kind = copies.kind[queue, k]
         source, target = np.int64(copies.source[queue, k]), np.int64(copies.target[queue, k])
-        if kind == COPY_OFFLOAD:
+        if copies.failed[queue, k]:
+            pass  # the file has failed under it
+        elif kind == COPY_OFFLOAD:
             move(planes, source, tiers[0] + target * page_bytes, True)
         elif kind == COPY_RESTORE:
             move(planes, target, tiers[0] + source * page_bytes, False)
         elif kind == COPY_WINDOW_OFFLOAD:
-            move(windowed, source, tiers[2] + target * window_bytes, True)
+            move(windowed, source, tiers[1] + target * window_bytes, True)
         elif kind == COPY_WINDOW_RESTORE:
-            move(windowed, target, tiers[2] + source * window_bytes, False)
-        elif kind == COPY_WINDOW_FETCH:
-            move(windowed, target, tiers[3] + source * window_bytes, False)
-        elif kind == COPY_WINDOW_SINK:
-            m.copy_bytes(
-                tiers[3] + target * window_bytes, tiers[2] + source * window_bytes, window_bytes)
+            move(windowed, target, tiers[1] + source * window_bytes, False)
         elif kind == COPY_FETCH:
-            move(planes, target, tiers[1] + source * page_bytes, False)
+            move(planes, target, tiers[2], False)
+        elif kind == COPY_WINDOW_FETCH:
+            move(windowed, target, tiers[2], False)
         else:
-            assert kind == COPY_SINK
-            m.copy_bytes(
-                tiers[1] + target * page_bytes, tiers[0] + source * page_bytes, page_bytes)
+            assert kind == COPY_SINK or kind == COPY_WINDOW_SINK  # in the file by now
         store_release(finished, queue * LINE, number + 1)
         m.signal(np.int64(done), np.int64(1))
 
@@ -88,18 +87,19 @@ class Copies:
     def __init__(self, planes: np.ndarray, world: np.ndarray, done: int, memory_pages: int,
                  disk: mmap.mmap | None, windowed: np.ndarray, window_places: int,
                  window_stored: int = 0) -> None:
-        self.world, self._done, self._disk = world, done, disk
+        self.world, self._done = world, done
         self._planes, self._windowed = planes, windowed
         self.page_bytes = int(planes[:, 1].sum())
         self.memory = buffers.aligned_zeros(memory_pages * self.page_bytes)
         window_bytes = int(windowed[:, 1].sum())
         self.windows = buffers.aligned_zeros(window_places * window_bytes)
-        self._tiers = np.array(
-            [self.memory.ctypes.data, 0, self.windows.ctypes.data, 0], np.int64)
-        if disk is not None:
-            self._mapped = np.frombuffer(disk, np.uint8)
-            self._tiers[1] = self._mapped.ctypes.data
-            self._tiers[3] = self._tiers[1] + len(disk) - window_stored * window_bytes
+        self._page = buffers.aligned_zeros(max(self.page_bytes, window_bytes))
+        self._tiers = np.array([held.ctypes.data for held in (
+            self.memory, self.windows, self._page)], np.int64)
+        self._disk = None if disk is None else Disk(
+            disk, (self.page_bytes, window_bytes), window_stored)
+        self._groups = (  # of each page group: its pages in memory, and a page's bytes
+            (self.memory, self.page_bytes), (self.windows, window_bytes))
         self.finished = buffers.aligned_zeros(8 * LINE * COPY_QUEUES).view(np.int64)
         self._handed = [0] * COPY_QUEUES
         self._failure: BaseException | None = None
@@ -116,11 +116,36 @@ class Copies:
     def _serve(self, queue: int) -> None:
         try:
             while (work := self._work[queue].get()) is not None:
-                run_copies(self.world, queue, *work, self._planes, self._windowed, self._tiers,
-                           self._done, self.finished)
+                if queue != QUEUE_DISK:
+                    self._run(queue, *work)
+                    continue
+                for number in range(*work):
+                    self._through_file(number)
+                    self._run(queue, number, number + 1)
         except BaseException as error:
             self._failure = error
             os.eventfd_write(self._done, 1)
+
+    def _run(self, queue: int, first: int, end: int) -> None:
+        run_copies(self.world, queue, first, end, self._planes, self._windowed, self._tiers,
+                   self._done, self.finished)
+
+    def _through_file(self, number: int) -> None:
+        """The file's part of a command; one that it fails has failed."""
+        assert self._disk is not None
+        copies = self.world[0]["copies"]
+        k = number % copies["kind"].shape[1]
+        kind, source, target = (int(copies[name][QUEUE_DISK, k])
+                                for name in ("kind", "source", "target"))
+        group = int(kind in (COPY_WINDOW_SINK, COPY_WINDOW_FETCH))
+        memory, nbytes = self._groups[group]
+        if kind in (COPY_SINK, COPY_WINDOW_SINK):
+            page = memory[source * nbytes : (source + 1) * nbytes]
+            good = self._disk.write(group, target, page)
+        else:
+            good = self._disk.read(group, source, self._page[:nbytes])
+        if not good:
+            copies["failed"][QUEUE_DISK, k] = 1
 
     def start(self, queue: int, first: int, end: int) -> None:
         """Hands commands to the queue's thread."""
@@ -146,5 +171,4 @@ class Copies:
         for thread in self._threads:
             thread.join()
         if self._disk is not None:
-            del self._mapped
             self._disk.close()
