@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from helios_dod.cores.errors import AcceptanceError, CoreError
 from helios_dod.cores.keys import user_key
 from helios_dod.cores.reader import Core, open_core
 from helios_dod.cores.writer import CARRIERS, Publisher, write_core
+from helios_dod.errors import UserError
 from helios_dod.runtime import engine_process, selection
 from helios_dod.runtime import validated as validated_contracts
 from helios_dod.runtime.devices import plan_anywhere, plan_for_device
@@ -28,7 +30,7 @@ from helios_dod.runtime.validated import validated
 from helios_dod.server.bootstrap import Bootstrap, load_assets
 from helios_dod.server.launch import Server
 from helios_dod.server.options import ServeOptions
-from helios_dod.server.serve_command import fitted
+from helios_dod.server.serve_command import fitted, run_engine
 from tests import golden
 from tests.golden import whole
 from tests.tiny_core import add_buffer, make_prepared, number
@@ -342,6 +344,28 @@ def test_only_the_host_says_before_the_start_how_large_the_cache_is(tmp_path, de
     assert engine.context_tokens == made.selection.context_tokens
     held = made.selection.geometry.pages * made.selection.page_bytes
     assert engine.cache_bytes == (0 if device else held)
+
+
+@pytest.mark.parametrize("error, shown", [
+    (SelectionError("disk_folder", "a", "but 1 GB there: No space left on device"),
+     "--offload-disk: a asked, but 1 GB there: No space left on device"),
+    (ContractError("options.history_drafting", "learned speculation enabled", "disabled"),
+     "--history-drafting: expected learned speculation enabled, got disabled"),
+    (ContractError("manifest.programs", "one", "none"),
+     "manifest.programs: expected one, got none"),
+])
+def test_what_does_not_fit_is_told_by_its_flag(monkeypatch, error, shown):
+    """Before anything starts, and in the engine's process."""
+    def fails(*arguments, **options):
+        raise error
+
+    options = ServeOptions(core=Path(), load_assets=fails, run_engine=fails, engine=EngineOptions())
+    monkeypatch.setattr("helios_dod.runtime.engine_process.run", fails)
+    for start in (lambda: fitted(options, None, fails),
+                  lambda: run_engine(*[None] * 5, options.engine, opened=None)):
+        with pytest.raises(UserError) as raised:
+            start()
+        assert str(raised.value) == shown
 
 
 def test_the_server_starts_through_these_names():

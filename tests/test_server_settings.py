@@ -141,6 +141,10 @@ def test_values_that_no_server_has(name: str, value: str, problem: str) -> None:
     (("--record-ticks=5",), "--record-ticks: goes with --record"),
     (("--executor=simulated", "--random-weights"),
      "--random-weights: cannot be combined with --executor simulated"),
+    (("--executor=simulated", "--speculative-width=2"),
+     "--speculative-width: cannot be combined with --executor simulated"),
+    (("--executor=simulated", "--history-drafting"),
+     "--history-drafting: cannot be combined with --executor simulated"),
 ])
 def test_options_without_effect_are_refused(words: tuple[str, ...], problem: str) -> None:
     with pytest.raises(UserError, match=problem):

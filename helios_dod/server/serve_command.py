@@ -15,10 +15,11 @@ from helios_dod.limits import SIZES
 from helios_dod.server.settings import Sections, api_keys, settle
 
 if TYPE_CHECKING:
+    from helios_dod.contract.errors import ContractError
     from helios_dod.frontend.assets import Assets
     from helios_dod.runtime.engine_process import Planner
     from helios_dod.runtime.native_model import Opened, Plan
-    from helios_dod.runtime.selection import Options
+    from helios_dod.runtime.selection import Options, SelectionError
     from helios_dod.server.options import ServeOptions
     from helios_dod.simulation.serving import Planner as SimulatedPlanner
 
@@ -27,7 +28,8 @@ SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
                    "cache_bytes": "--cache-memory", "size": "--limits",
                    "offload_bytes": "--offload-memory", "disk_folder": "--offload-disk",
                    "disk_bytes": "--offload-disk-size",
-                   "speculative_width": "--speculative-width"}
+                   "speculative_width": "--speculative-width",
+                   "options.history_drafting": "--history-drafting"}
 NUMBERS_MAX = {"drain_seconds": 86_400, "restart_engine": 1 << 20, "threads": 1024,
                "offload_memory": 1 << 50, "offload_disk_size": 1 << 60}
 TIME_MAX = 1e6  # of --step-ms and --token-us
@@ -259,6 +261,7 @@ def fitted(options: "ServeOptions", limits_name: str | None,
            plan: Callable[[Path, "Options"], "Plan"]) -> "ServeOptions":
     """Options with every choice made that the core and this machine decide. Raises UserError, so
     that what does not fit is said before anything starts."""
+    from helios_dod.contract.errors import ContractError
     from helios_dod.runtime.devices import needs_device
     from helios_dod.runtime.selection import SelectionError, selection_options
 
@@ -270,22 +273,32 @@ def fitted(options: "ServeOptions", limits_name: str | None,
             cache_bytes = chosen.geometry.pages * chosen.page_bytes
             engine = replace(engine, cache_bytes=cache_bytes)
         return replace(options, engine=engine, limits_name=chosen.limits.name)
-    except SelectionError as error:
-        flag = SELECTION_FLAGS.get(error.field, error.field)
-        raise UserError(f"{flag}: {error.reason}") from None
+    except (SelectionError, ContractError) as error:
+        raise by_flag(error) from None
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
+def by_flag(error: "SelectionError | ContractError") -> UserError:
+    """The same error, of the flag that chooses the field."""
+    flag = SELECTION_FLAGS.get(error.field, error.field)
+    return UserError(flag + str(error).removeprefix(error.field))
+
+
 def run_engine(*arguments: Any, opened: "Opened", planner: "Planner | None" = None) -> None:
     """runtime.engine_process.run, imported in the engine's process only."""
+    from helios_dod.contract.errors import ContractError
     from helios_dod.runtime.devices import plan_for_device
     from helios_dod.runtime.engine_process import run as run_process
+    from helios_dod.runtime.selection import SelectionError
 
     run: Callable[..., None] = run_process
     random = arguments[5].random_weights  # of the EngineOptions
     made: Callable[..., Any] = planner or partial(plan_for_device, random_weights=random)
-    run(*arguments, planner=partial(made, opened=opened))
+    try:
+        run(*arguments, planner=partial(made, opened=opened))
+    except (SelectionError, ContractError) as error:  # what only a started engine can know
+        raise by_flag(error) from None
 
 
 def core_assets(*arguments: Any, **options: Any) -> "Assets":
@@ -324,6 +337,8 @@ def check_effects(args: argparse.Namespace) -> None:
              "goes with --executor simulated, got --executor core"),
             (("random_weights",), args.executor == "core",
              "cannot be combined with --executor simulated, which computes no model"),
+            (("speculative_width", "history_drafting"), args.executor == "core",
+             "cannot be combined with --executor simulated, which runs no speculative programs"),
             (("record_ticks",), args.record is not None, "goes with --record, which is not given")):
         for name in names:
             if name in args.given and not effective:
