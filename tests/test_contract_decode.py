@@ -1,6 +1,7 @@
 """Contract and manifest: what is accepted becomes plain values, all else is refused by name."""
 
 import dataclasses
+import tracemalloc
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -157,6 +158,45 @@ def test_unknown_fields_are_refused_at_any_depth(which):
         target = list(messages_of(messages[which]))[i]
         target.MergeFromString(b"\xfa\x3e\x01x")  # field 1007
         refused(*messages, ("contract", "manifest")[which], "unknown field number 1007")
+
+
+UNKNOWN = {  # bytes that no field of a Buffer is stored as -> the number that is named
+    "number": (b"\x98\x06\x01", 99), "text": (b"\x9a\x06\1x", 99), "four": (b"\x9d\x06abcd", 99),
+    "eight": (b"\x99\x06abcdefgh", 99), "other type": (b"\x08\x01", 1),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_an_unknown_field_is_named_by_its_message(case):
+    """Whatever is stored before it: texts, numbers of every length, floats, parts of parts."""
+    data, number = UNKNOWN[case]
+    serving, manifest = pair()
+    last = len(manifest.buffers) - 1
+    serving.sampling.temperature = 0.5
+    manifest.buffers[last].MergeFromString(data)
+    serving.sampling.MergeFromString(data)
+    for _ in range(2):  # refusing changes nothing
+        for message, name, place in ((manifest, "manifest", f"manifest.buffers[{last}]"),
+                                     (serving, "contract", "contract.sampling")):
+            with pytest.raises(ContractError) as caught:
+                check_known(message, name)
+            assert caught.value.field == place
+            assert str(caught.value).endswith(f"unknown field number {number}")
+
+
+@pytest.mark.parametrize("part", [b"\x78\1", b"\x7a\0"])
+def test_unknown_fields_are_not_made_to_name_one(part):
+    """Two bytes each: protobuf's list of them takes 96."""
+    _, manifest = pair()
+    manifest.buffers[1].shape[0].MergeFromString(part * 200_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ContractError, match="unknown field number 15"):
+            check_known(manifest, "manifest")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * manifest.ByteSize(), peak
 
 
 def test_unknown_map_entry_fields_are_refused():

@@ -4,13 +4,13 @@ protobuf keeps them silently; an engine that did so too would serve half of what
 Before that, bytes are counted: two of them can be a message that takes hundreds in memory.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from helios_dod.contract.errors import ContractError
 
@@ -36,6 +36,10 @@ NUMBER_NBYTES = {  # as packed; all others have as many bytes as they need
     FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4, FieldDescriptor.TYPE_DOUBLE: 8,
     FieldDescriptor.TYPE_FIXED64: 8, FieldDescriptor.TYPE_SFIXED64: 8,
+}
+WIRE_KINDS = {  # of fields that are not stored as numbers of any length
+    **{kind: 5 if nbytes == 4 else 1 for kind, nbytes in NUMBER_NBYTES.items()},
+    FieldDescriptor.TYPE_STRING: 2, FieldDescriptor.TYPE_BYTES: 2, FieldDescriptor.TYPE_MESSAGE: 2,
 }
 
 
@@ -264,19 +268,51 @@ def _check_fields(message: Message, name: str) -> None:
     if message.ByteSize() == len(data):
         return
     message.ParseFromString(data)
-    waiting: list[tuple[Message, str]] = [(message, name)]
-    while waiting:
-        current, path = waiting.pop()
-        for unknown in UnknownFieldSet(current):  # type: ignore[attr-defined]
-            raise ContractError(path, "only fields that this version knows",
-                                f"unknown field number {unknown.field_number}")
-        for field, value in current.ListFields():
+    path, number = _first_unknown(data, message.DESCRIPTOR, name)  # type: ignore[arg-type]
+    raise ContractError(path, "only fields that this version knows",
+                        f"unknown field number {number}")
+
+
+@cache
+def _known_tags(descriptor: Descriptor) -> dict[int, FieldDescriptor]:
+    """Fields of a message by the tags that they may have: lists of numbers are packed or not."""
+    tags = {}
+    for field in descriptor.fields:
+        kind = WIRE_KINDS.get(field.type, 0)
+        tags[field.number << 3 | kind] = field
+        if field.is_repeated:
+            tags[field.number << 3 | 2] = field
+    return tags
+
+
+def _first_unknown(data: bytes, descriptor: Descriptor, name: str) -> tuple[str, int]:
+    """(path of its message, number) of an unknown field in what protobuf wrote, which holds one.
+
+    protobuf's own list of them takes a hundred bytes for two, and there may be a million."""
+    at, end, tags, path = 0, len(data), _known_tags(descriptor), name
+    counts = Counter[str]()  # parts so far, of each field of the message
+    outer: list[tuple[int, dict[int, FieldDescriptor], str, Counter[str]]] = []
+    while True:
+        while at == end:
+            end, tags, path, counts = outer.pop()
+        tag, at = _varint(data, at)
+        field = tags.get(tag)
+        if field is None:
+            return path, tag >> 3
+        kind = tag & 7
+        if kind == 0:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind != 2:
+            at += 4 if kind == 5 else 8
+        else:
+            size, at = _varint(data, at)
             if field.message_type is None:
+                at += size
                 continue
-            if field.message_type.GetOptions().map_entry:
-                continue
-            parts = value if field.is_repeated else (value,)
-            for i, part in enumerate(parts):
-                place = f"{field.name}[{i}]" if field.is_repeated else field.name
-                waiting.append((part, f"{path}.{place}"))
-    raise ContractError(name, "only fields that this version knows", "an unknown field")
+            outer.append((end, tags, path, counts))
+            place = f"{field.name}[{counts[field.name]}]" if field.is_repeated else field.name
+            counts[field.name] += 1
+            end, tags, path = at + size, _known_tags(field.message_type), f"{path}.{place}"
+            counts = Counter()
