@@ -52,3 +52,9 @@ def test_every_counter_moves():
         tally.add(swarm.run_seed(seed, 400, swarm.FUSED))
     assert not tally.violations
     assert tally.counters and not tally.untaken
+
+
+def test_liveness_goes_on_behind_a_copy_that_an_idle_engine_begins():
+    """The tick that ends the last copy looks at TRIES pages of a full disk and finds none to drop;
+    the one after finds one, and begins a copy to its place."""
+    assert not swarm.run_seed(861272, 1000, swarm.FUSED).violation

@@ -408,16 +408,19 @@ class Simulator:
             self.clock.now_ns += self.rng.randint(1, 2000)
 
     def run(self, ticks: int) -> str:
-        """Safety phase of `ticks`, then liveness: all work ends and all is free. The digest."""
+        """Safety phase of `ticks`, then liveness: all work ends and all is free. The digest.
+
+        An idle engine may still begin a copy to disk, when a later look at its pages finds one to
+        drop there; then liveness goes on until that ends."""
         for _ in range(ticks):
             self.tick()
         for _ in range(200_000):
-            if not self.live and self.engine.idle():
-                break
+            rested = not self.live and self.engine.idle()
             self.tick(arrivals=False)
+            if rested and self.engine.idle():
+                break
             self.read()
         require(not self.live, f"liveness: {len(self.live)} requests never ended")
-        self.tick(arrivals=False)
         check_quiet(self.world)
         self.worker.check_quiet()
         return digest(self.world)
