@@ -4,6 +4,8 @@ import ctypes
 import gc
 import itertools
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -111,6 +113,37 @@ def test_operands_that_nobody_checks_would_be_seen(monkeypatch, tmp_path):
     monkeypatch.setattr("helios_dod.contract.decode.check_bodies", lambda *arguments: None)
     assert fuzz_runs.attempt(core, serving, manifest, weights) == (
         "crash", "wrote outside of a buffer")
+
+
+@pytest.mark.parametrize(("does", "ends"), [
+    ("time.sleep(600)", True), ("while True: pass", True), ("pass", False)])
+def test_a_child_that_hangs_is_ended(monkeypatch, does, ends):
+    monkeypatch.setattr(fuzz_runs, "HANG_S", 0.3)
+    monkeypatch.setattr(fuzz_runs, "LOOK_S", 0.01)
+    monkeypatch.setattr(fuzz_runs, "LOOKS_MAX", 30)
+    script = f"import time\nprint('begin 1 x', flush=True)\n{does}"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert list(fuzz_runs.watched(process)) == ["begin 1 x"]
+    assert process.returncode == (-signal.SIGKILL if ends else 0)
+
+
+def test_a_stopped_child_has_not_hung(monkeypatch):
+    """It is let run again after more looks than one that sleeps may take."""
+    monkeypatch.setattr(fuzz_runs, "LOOK_S", 0.01)
+    monkeypatch.setattr(fuzz_runs, "LOOKS_MAX", 20)
+    looks, asleep = itertools.count(), fuzz_runs.asleep
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('end', flush=True)"
+
+    def look(pid):
+        found = asleep(pid)
+        if next(looks) == 100:
+            os.kill(pid, signal.SIGCONT)
+        return found
+
+    monkeypatch.setattr(fuzz_runs, "asleep", look)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert list(fuzz_runs.watched(process)) == ["end"]
+    assert process.returncode == 0
 
 
 def test_memory_around_a_buffer_is_guarded():
