@@ -35,7 +35,7 @@ def test_a_seed_prints_its_digest_last(mode):
 # Few seeds that take every rare branch together: tiers with failures, snapshots and windows, rounds
 # with drafts of both sources, some under masks, and small vocabularies, in which a text repeats
 # itself.
-CORPUS = (4, 5, 9, 16, 18, 33, 88, 312, 529, 564, 1650, 2852, 6907, 20548, 24090, 25142)
+CORPUS = (4, 5, 9, 16, 18, 33, 88, 312, 529, 542, 564, 1650, 2852, 6907, 20548, 24090, 25142)
 
 
 @pytest.mark.parametrize("seed", [200028, 200579, 201169])
@@ -43,6 +43,11 @@ def test_seeds_that_broke_a_rule(seed):
     """Of a swarm of a million walked ticks: a request whose copy failed, sent back with its
     grammar; a snapshot of the same text that ends inside another request's span."""
     assert not swarm.run_seed(seed, 500, swarm.WALKED).violation
+
+
+def test_prompts_pass_one_that_waits_for_its_mask():
+    """Of a swarm of ten million: those behind it took windowed pages that were counted as its."""
+    assert not swarm.run_seed(862808, 1000, swarm.FUSED).violation
 
 
 def test_every_counter_moves():

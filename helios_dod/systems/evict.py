@@ -23,6 +23,7 @@ from helios_dod.tables.pages import (
     rest_page,
     unlist_evictable,
 )
+from helios_dod.tables.requests import scores_left
 from helios_dod.tables.snapshots import (
     evict_behind,
     evict_snapshot,
@@ -235,14 +236,24 @@ def evict_older_snapshots(world):
 
 
 @kernel
+def may_stand_back(world, slot):
+    """May prompts behind the slot's go first, while it waits for a mask or for its scores?"""
+    slots = world[0].slots
+    return slots.state[slot] == SLOT_PREFILL and (
+        slots.grammar[slot] != NO_ROW or scores_left(world, slots.request[slot]) > 0)
+
+
+@kernel
 def window_demand(world, tokens):
-    """(pages of group 1 that the next frame takes if every live slot goes on, as `demand`; pages
-    that snapshots lack which slots wait for)."""
+    """(pages of group 1 that the next frame takes at most, since lanes are not composed by room for
+    them as by that of others; pages that snapshots lack which slots wait for)."""
     slots, snapshots = world[0].slots, world[0].snapshots
     total, away, budget = 0, 0, world[0].settings.prefill_tokens
     for i in range(slots.live_count):
         slot = slots.live[i]
-        endpoint, budget = next_endpoint(world, slot, tokens, budget)
+        endpoint, left = next_endpoint(world, slot, tokens, budget)
+        if not may_stand_back(world, slot):
+            budget = left
         end = slots.window_end[slot]
         if slots.state[slot] == SLOT_RESTORING:
             end = snapshots.window_end[slots.restore[slot]]
