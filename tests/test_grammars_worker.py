@@ -97,12 +97,16 @@ def test_an_ambiguous_grammar_ends_alone(core, monkeypatch):
     monkeypatch.setattr("helios_dod.grammars.worker.SLOW_NS", 0)
     ambiguous, long = lark('start: a\na: a a | a a a | "x"'), lark("start: /[a-c]{200}/")
     with Embedded(core) as engine:
+        table = engine.plan.core.token_bytes()
+        texts = [table.data[first:end].tobytes()
+                 for first, end in zip(table.offsets, table.offsets[1:], strict=False)]
         answers = engine.ask([
-            Submission(tag=i + 1, prompt=np.array([5, 6, 7], np.int32), output_limit=220,
-                       temperature=1.0, seed=i, grammar=grammar)
-            for i, grammar in enumerate((ambiguous, long, b""))])
-    assert (answers[0].reason, answers[0].failure) == (FINISH_GRAMMAR, ANSWER_TOO_WIDE)
-    assert 50 < len(answers[0].tokens) < 200
+            Submission(tag=i + 1, prompt=np.array([5, 6, 7], np.int32), output_limit=limit,
+                       temperature=1.0, seed=i, grammar=grammar, bias=bias)
+            for i, (grammar, limit, bias) in enumerate((
+                (ambiguous, 400, {texts.index(b"x"): 100.0}), (long, 220, {}), (b"", 220, {})))])
+    assert (answers[0].reason, answers[0].failure) == (FINISH_GRAMMAR, ANSWER_TOO_WIDE), answers[0]
+    assert 50 < len(answers[0].tokens) < 400
     assert f"more than {ROW_ITEMS_MAX} items" in str(failure_of(FINISH_GRAMMAR, ANSWER_TOO_WIDE))
     assert len(answers[1].tokens) >= 60 and answers[1].reason != FINISH_GRAMMAR
     assert (answers[2].reason, len(answers[2].tokens)) == (FINISH_LIMIT, 220)
