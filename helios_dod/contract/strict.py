@@ -217,7 +217,8 @@ def _plan(descriptor: Descriptor) -> _Plan:
 
 
 def check_known(message: Message, name: str) -> None:
-    """Walks a whole message. `name` starts the paths of errors: `name.graphs[3].operation`.
+    """Walks a whole message. `name` starts the paths of errors: `name.graphs[3].operation`. One
+    with unknown fields is left empty.
 
     Parts are made for Python one after another, not all at once: there may be 400,000 of them."""
     _check_enums(message, name)
@@ -262,12 +263,13 @@ def _names(message: Message, field: str) -> str:
 
 def _check_fields(message: Message, name: str) -> None:
     """Unknown fields anywhere. Without them a message is shorter; only then they are looked for, in
-    what it was, which is kept as bytes: a copy of its parts would take as much memory again."""
+    what it was, which is kept as bytes. It is left empty, since without them it could pass: to read
+    it again would take as much memory again."""
     data = message.SerializeToString()
     message.DiscardUnknownFields()
     if message.ByteSize() == len(data):
         return
-    message.ParseFromString(data)
+    message.Clear()
     path, number = _first_unknown(data, message.DESCRIPTOR, name)  # type: ignore[arg-type]
     raise ContractError(path, "only fields that this version knows",
                         f"unknown field number {number}")
