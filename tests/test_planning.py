@@ -194,7 +194,7 @@ def test_an_interrupt_is_told_in_a_line(tmp_path, monkeypatch):
         assert "1 x 8 requests" in plan.stdout.readline(), "other choices run now"
         os.killpg(plan.pid, signal.SIGINT)
         told = plan.communicate()[1]
-    assert plan.returncode == 130
+    assert plan.returncode == 130, told
     assert "Traceback" not in told
     assert re.search(r"^interrupted: \d+ choices tried, 0 of them meet the targets; .*none$", told,
                      re.MULTILINE)
