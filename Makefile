@@ -23,7 +23,7 @@ lint: .venv/dev.stamp
 	$(BIN)/python proto/generate.py --check
 
 bench: .venv/serve.stamp
-	$(BIN)/python -m helios_dod.perf bench
+	$(BIN)/python -m helios_dod.perf bench --baseline perf/results/bench.json
 
 proto: .venv/dev.stamp
 	$(BIN)/python proto/generate.py

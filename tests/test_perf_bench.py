@@ -15,9 +15,9 @@ import pytest
 from helios_dod.contract.decode import decode
 from helios_dod.cores.reader import open_core
 from helios_dod.executors.costs import FEATURES, OPERATIONS, read_costs
-from helios_dod.perf import bench, cancel
+from helios_dod.perf import bench, cancel, streaming
 from helios_dod.perf.__main__ import main, parser
-from helios_dod.perf.machine import commit, machine
+from helios_dod.perf.machine import commit, conditions, machine
 from helios_dod.perf.report import roofline_chart
 from helios_dod.simulation.observed import Steps
 from helios_dod.simulation.roofline import Device, Work, work_of
@@ -119,7 +119,7 @@ def test_numbers_are_refused_by_option(monkeypatch, capsys, words):
 
 
 def test_an_interrupt_is_no_error(monkeypatch):
-    def interrupted(requests):
+    def interrupted(requests, seed):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cancel, "measure", interrupted)
@@ -127,7 +127,7 @@ def test_an_interrupt_is_no_error(monkeypatch):
 
 
 def test_a_cancelled_request_leaves_in_the_tick_of_its_last_fence_or_the_next():
-    result = cancel.measure(2 * cancel.STAGES)
+    result = cancel.measure(2 * cancel.STAGES, seed=1)
     assert result["ticks_most"] <= 1 <= result["in_flight"]
 
 
@@ -135,10 +135,17 @@ def test_a_server_is_started_and_its_streams_are_counted(smollm2_core, monkeypat
     assert perf(monkeypatch, "start", smollm2_core, "--repeats", 1, "--cache-memory", "8M",
                 "--json") == 0
     result = json.loads(capsys.readouterr().out)
+    assert result.items() >= conditions(None, 1, 1).items()
     assert 0 < result["listening_s"]["median"] <= result["ready_s"]["median"]
+    assert result["ready_s"] == dict.fromkeys(("median", "lowest", "highest"),
+                                              result["ready_s"]["median"]), "one start"
     assert perf(monkeypatch, "streaming", smollm2_core, "--streams", 4, "--seconds", 0.5,
-                "--step-ms", 20, "--output-tokens", 250, "--json") == 0
+                "--repeats", 2, "--step-ms", 20, "--output-tokens", 250, "--json") == 0
     result = json.loads(capsys.readouterr().out)
+    assert result.items() >= conditions(None, 1, 2).items()
+    assert result["spread"].keys() == set(streaming.PER_TOKEN)
+    assert all(part["lowest"] <= part["median"] == result[name] <= part["highest"]
+               for name, part in result["spread"].items())
     assert 0 < result["tokens"] <= 4 * 250 and result["chunks"] > 0
     assert perf(monkeypatch, "start", smollm2_core.parent / "absent") == 1
     assert "the server did not start" in capsys.readouterr().err
@@ -182,17 +189,3 @@ def test_a_page_needs_core_and_machine_together(smollm2_core, monkeypatch, tmp_p
     assert perf(monkeypatch, *arguments, "--core", smollm2_core) == 1
     assert "got none of --bandwidth-gb, --teraflops" in capsys.readouterr().err
     assert Path(tmp_path / "page.html").exists() is False
-
-
-@pytest.mark.parametrize("words", [
-    ("masks", "--streams", 1, "--repeats", 2, "--seed", 5),
-    ("prefix", "--pages", 64, "--prompt", 1024, "--repeats", 2, "--seed", 5),
-], ids=["masks", "prefix"])
-def test_results_say_how_they_came_about(monkeypatch, capsys, words):
-    assert perf(monkeypatch, *words, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["machine"] == machine()
-    assert (result["seed"], result["repeats"], result["warm_up"]) == (5, 2, 1)
-    for part in (result, *(one["cold"] for one in result.get("results", ()))):
-        if "median_us" in part:
-            assert part["lowest_us"] <= part["median_us"] <= part["p99_us"]

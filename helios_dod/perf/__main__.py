@@ -24,23 +24,26 @@ from helios_dod.perf import (
     streaming,
     validate,
 )
-from helios_dod.perf.machine import conditions, machine
+from helios_dod.perf.machine import conditions
 
 
 def tick(options: argparse.Namespace) -> int:
     """Prints the cost of a tick for each number of lanes."""
-    from helios_dod.perf.tick import Load, run
+    from helios_dod.perf.tick import WARM_TICKS, Load, run
 
+    warm_up = WARM_TICKS
     if options.mixed:
         from helios_dod.perf import mixed
 
-        results = [mixed.run(lanes, options.ticks) for lanes in options.lanes]
+        warm_up = mixed.WARM_TICKS
+        results = [mixed.run(lanes, options.ticks, options.seed) for lanes in options.lanes]
     else:
         results = [run(Load(lanes, options.context, options.ticks, options.stops,
-                            options.shared))
+                            options.shared, options.seed))
                    for lanes in options.lanes]
     if options.json:
-        print(json.dumps({"machine": machine(), "results": results}))
+        print(json.dumps({**conditions(options.seed, warm_up, options.ticks),
+                          "results": results}))
         return 0
     for result in results:
         whole = result["tick"]
@@ -90,10 +93,10 @@ def throughput(options: argparse.Namespace) -> int:
     from helios_dod.perf.throughput import Load, run
 
     load = Load(tuple(options.streams), options.steps, options.prompt, options.prefill,
-                options.repeats)
+                options.repeats, options.seed)
     result = run(options.core, load, options.threads)
     if options.json:
-        print(json.dumps({"machine": machine(), **result}))
+        print(json.dumps(result))
         return 0
     for part in result["decode"]:
         print(f"decode, {part['streams']} streams: {part['tokens_per_second']} tokens/s "
@@ -108,9 +111,10 @@ def offload(options: argparse.Namespace) -> int:
     """Prints the time to the first token of a prompt by where its pages are."""
     from helios_dod.perf.offload import Load, run
 
-    result = run(options.core, Load(options.prompt, options.repeats), options.threads)
+    result = run(options.core, Load(options.prompt, options.repeats, options.seed),
+                 options.threads)
     if options.json:
-        print(json.dumps({"machine": machine(), **result}))
+        print(json.dumps(result))
         return 0
     print(f"first token of {result['prompt']} prompt tokens, {result['pages']} pages of "
           f"{result['page_bytes']} bytes:")
@@ -130,7 +134,7 @@ def load(options: argparse.Namespace) -> int:
     if options.start:
         result["start_ms"] = start_times(options.core, options.repeats)
     if options.json:
-        print(json.dumps({"machine": machine(), **result}))
+        print(json.dumps(result))
         return 0
     print(f"imports {result['imports_ms']} ms; {result['carrier']} core, program part "
           f"{result['cold_ms']['program']} ms cold ({result['cold_cpu_ms']} ms of processor), "
@@ -145,7 +149,8 @@ def load(options: argparse.Namespace) -> int:
     if options.start:
         print("start to a loaded engine: verified {verified} ms, trusted {trusted} ms; the first, "
               "which compiles what is not in the code cache, {first} ms".format(
-                  **result["start_ms"]))
+                  **{name: part["median"] if isinstance(part, dict) else part
+                     for name, part in result["start_ms"].items()}))
     return 0
 
 
@@ -171,6 +176,7 @@ def add_tables(commands: Any) -> None:
     command.add_argument("--shared", action="store_true", help="drained by another process")
     command.add_argument("--mixed", action="store_true",
                          help="requests of 512 tokens, half of them shared, come and go instead")
+    command.add_argument("--seed", type=seed, default=1)
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(run=tick)
     command = commands.add_parser("masks", help="a grammar's mask, token by token")
@@ -201,6 +207,7 @@ def add_cores(commands: Any) -> None:
     command.add_argument("--prompt", type=positive, default=50, help="prompt tokens of each stream")
     command.add_argument("--prefill", type=positive, default=400, help="tokens of the timed prompt")
     command.add_argument("--repeats", type=positive, default=3)
+    command.add_argument("--seed", type=seed, default=7)
     command.add_argument("--threads", type=whole_number, default=0,
                          help="executor threads (0: processors)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -209,6 +216,7 @@ def add_cores(commands: Any) -> None:
     command.add_argument("core", type=Path, help="a prepared core")
     command.add_argument("--prompt", type=positive, default=1000, help="tokens of the prompt")
     command.add_argument("--repeats", type=positive, default=7)
+    command.add_argument("--seed", type=seed, default=9)
     command.add_argument("--threads", type=whole_number, default=0,
                          help="executor threads (0: processors)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")

@@ -22,7 +22,7 @@ from helios_dod.arguments import positive
 from helios_dod.cores.demo import demo_core
 from helios_dod.errors import UserError
 from helios_dod.perf.compare import read
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ PREFIX = ("prefix", "--pages", "4096")
 MASKS = ("masks", "--streams", "8")
 CORE = "CORE"  # stands for the path of the demo's, which is there before anything is measured
 START = ("start", CORE, "--repeats", "3")
-STREAMING = ("streaming", CORE, "--seconds", "8")
+STREAMING = ("streaming", CORE, "--seconds", "3")
 LOAD = ("load", CORE, "--repeats", "3")
 CANCEL = ("cancel",)
 ELSEWHERE = "not measured: needs an H200, see perf/h200"
@@ -125,8 +125,8 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def results_of(chosen: list[Budget], limit_s: int) -> Iterator[tuple[Budget, float | None, str]]:
-    """Each budget with its figure, or why it has none, as soon as its command has ended."""
+def results_of(chosen: list[Budget], limit_s: int) -> Iterator[tuple[Budget, Any, str]]:
+    """Each budget with what its command printed, or None and why, as soon as that has ended."""
     commands = dict.fromkeys(budget.command for budget in chosen)  # () comes last
     count = len(commands) - (() in commands)
     for number, command in enumerate(commands, 1):
@@ -140,7 +140,7 @@ def results_of(chosen: list[Budget], limit_s: int) -> Iterator[tuple[Budget, flo
             say(f"{number} of {count}: ended after {time.monotonic() - began:.1f} s")
         for budget in chosen:
             if budget.command == command:
-                yield budget, None if result is None else figure(result, budget.path), why
+                yield budget, result, why
 
 
 def run(options: argparse.Namespace) -> int:
@@ -153,9 +153,12 @@ def run(options: argparse.Namespace) -> int:
     if not isinstance(before, dict) or not all(
             value is None or isinstance(value, int | float) for value in before.values()):
         raise UserError(f"--baseline: {options.baseline}: expected what `bench --json` printed")
-    figures, good = {}, True
-    for budget, value, why in results_of(chosen, options.limit_s):
+    figures, results, good = {}, dict[str, Any](), True
+    for budget, result, why in results_of(chosen, options.limit_s):
+        value = None if result is None else figure(result, budget.path)
         figures[budget.name] = value
+        if result is not None:
+            results[" ".join(budget.command)] = result
         good = good and (not budget.command or (value is not None and budget.met(value)))
         line = budget.line(value, why, before.get(budget.name))
         if options.json:
@@ -163,5 +166,5 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(line, flush=True)
     if options.json:
-        print(json.dumps({"machine": machine(), "figures": figures}))
+        print(json.dumps({**conditions(None, 0, 1), "figures": figures, "results": results}))
     return int(not good)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helios_dod.errors import UserError
+from helios_dod.perf.machine import CAME_ABOUT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Every number, under its dotted name."""
+    """Every number, under its dotted name, but those of how it came about."""
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from figures(part, f"{name}.{key}" if name else key)
+            if key not in CAME_ABOUT:
+                yield from figures(part, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
         for index, part in enumerate(value):
             yield from figures(part, f"{name}[{index}]")
@@ -50,12 +52,16 @@ def run(options: argparse.Namespace) -> int:
     shared = {name: (mine[name], other[name]) for name in mine if name in other}
     machines = {name: (value, b["machine"].get(name)) for name, value in a["machine"].items()
                 if value != b["machine"].get(name)}
+    came = {side: {name: result.get(name) for name in CAME_ABOUT}
+            for side, result in (("a", a), ("b", b))}
     if options.json:
-        print(json.dumps({"machines_differ": machines, "figures": {
+        print(json.dumps({"machines_differ": machines, "conditions": came, "figures": {
             name: {"a": x, "b": y, "ratio": y / x if x else None}
             for name, (x, y) in shared.items()}}))
         return 0
-    for name, (x, y) in machines.items():
+    differing = {name: (came["a"][name], came["b"][name]) for name in CAME_ABOUT[1:]
+                 if came["a"][name] != came["b"][name]}
+    for name, (x, y) in (machines | differing).items():
         print(f"not the same {name}: {x} / {y}")
     width = max(map(len, shared), default=0)
     for name, (x, y) in shared.items():

@@ -30,7 +30,7 @@ from helios_dod.executors.costs import (
     Costs,
     unscaled,
 )
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions
 from helios_dod.recording import check_target
 from helios_dod.simulation.observed import Steps, observe_file
 from helios_dod.simulation.roofline import WITHOUT_MODEL
@@ -144,6 +144,8 @@ def fit(steps: Steps) -> tuple[Costs, dict[str, Any]]:
     report = {name: {
         "samples": int((kept.operation == row).sum()),
         "median_ms": round(float(np.median(wanted[kept.operation == row])) / 1e6, 4),
+        "lowest_ms": round(float(wanted[kept.operation == row].min()) / 1e6, 4),
+        "highest_ms": round(float(wanted[kept.operation == row].max()) / 1e6, 4),
         "off_median": round(float(np.median(off[kept.operation == row])), 4),
         "off_p90": round(float(np.percentile(off[kept.operation == row], 90)), 4)}
         for name, row in OPERATIONS.items() if row in known}
@@ -169,9 +171,10 @@ def run(options: argparse.Namespace) -> int:
     plain, acceptance = costs.plain(), fitted(*steps.drafts)
     if acceptance is not None:
         plain["acceptance"] = acceptance.plain()
-    options.out.write_text(json.dumps({**plain, "fitted": report, "machine": machine()}, indent=1))
+    came = conditions(None, 0, len(options.recordings))
+    options.out.write_text(json.dumps({**plain, "fitted": report, **came}, indent=1))
     if options.json:
-        print(json.dumps({"machine": machine(), "costs": plain, **report}))
+        print(json.dumps({**came, "costs": plain, **report}))
         return 0
     print(f"host time of a launch: {costs.host_ns / 1e3:g} us")
     for name, part in report["operations"].items():

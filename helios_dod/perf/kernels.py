@@ -13,7 +13,7 @@ from helios_dod.contract.decode import decode
 from helios_dod.cores.reader import open_core
 from helios_dod.executors.costs import FEATURES, OPERATIONS, PS, SIDES, Costs
 from helios_dod.perf.fit import joined
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions
 from helios_dod.simulation.observed import Steps, observe_file
 from helios_dod.simulation.roofline import Device, Work, roofline, work_of
 
@@ -76,6 +76,8 @@ def against(steps: Steps, costs: Costs) -> list[dict[str, Any]]:
             "operation": names[int(key[0])], "lanes": int(key[1]), "packed_up_to": int(key[2]),
             "programs": int(own.sum()),
             "median_ms": round(float(np.median(steps.duration_ns[own])) / 1e6, 4),
+            "lowest_ms": round(int(steps.duration_ns[own].min()) / 1e6, 4),
+            "highest_ms": round(int(steps.duration_ns[own].max()) / 1e6, 4),
             "floor_ms": round(float(np.median(floor)) / 1e6, 4),
             "of_floor": round(float(np.median(floor / steps.duration_ns[own])), 4),
             "bound": SIDES[int(np.median(np.argmax(sides[own], axis=1)))]})
@@ -87,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     rows = against(joined([observe_file(path).steps for path in options.recordings]),
                    costs_of(options))
     if options.json:
-        print(json.dumps({"machine": machine(), "programs": rows}))
+        print(json.dumps({**conditions(None, 0, len(options.recordings)), "programs": rows}))
         return 0
     print(f"{'operation':16} lanes  packed  programs  median ms   floor ms  reached  bound by")
     for row in rows:

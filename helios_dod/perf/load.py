@@ -20,6 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.perf.machine import conditions, middle
+
+WARM_UP = 1  # the cold load, which is a figure of its own
+
 
 def clock(work: Callable[[], Any]) -> tuple[float, Any]:
     """(milliseconds, result)."""
@@ -65,7 +69,7 @@ def plain_sha256(arrays: list[np.ndarray], threads: int) -> None:
         list(pool.map(lambda part: hashlib.sha256(part.data).digest(), parts))
 
 
-def start_times(path: Path, repeats: int) -> dict[str, float]:
+def start_times(path: Path, repeats: int) -> dict[str, Any]:
     """Milliseconds from a path to a loaded engine, with and without verified weights.
 
     The first start is a figure of its own: it compiles what the code cache does not have, which
@@ -86,8 +90,13 @@ def start_times(path: Path, repeats: int) -> dict[str, float]:
             found[trust].append(spent)
             model.close()
     return {"first": round(first, 1)} | {
-        name: round(statistics.median(found[trust]), 1)
-        for name, trust in (("verified", False), ("trusted", True))}
+        name: middle(found[trust], 1) for name, trust in (("verified", False), ("trusted", True))}
+
+
+def medians(spread: dict[str, Any]) -> dict[str, Any]:
+    """The same names with the medians alone."""
+    return {name: part["median"] if "median" in part else medians(part)
+            for name, part in spread.items()}
 
 
 def run(path: Path, repeats: int = 7) -> dict[str, Any]:
@@ -111,19 +120,19 @@ def run(path: Path, repeats: int = 7) -> dict[str, Any]:
         verify.append(clock(core.weights)[0])
         reference.append(clock(lambda: plain_sha256(arrays, threads))[0])
     ratios = [b / a for a, b in zip(verify, reference, strict=True)]
+    spread = {
+        "warm_ms": {name: middle([part[name] for part in warm], 2) for name in cold},
+        "frontend_ms": {name: middle([part[name] for part in made], 2) for name in made[0]},
+        "weights_verified_ms": middle(verify, 2), "sha256_ms": middle(reference, 2),
+        "of_sha256_rate": middle(ratios, 3)}
     return {
-        "carrier": core.carrier, "weight_bytes": nbytes, "threads": threads,
+        **conditions(None, WARM_UP, repeats), "carrier": core.carrier,
+        "weight_bytes": nbytes, "threads": threads,
         "imports_ms": round(imported, 1),
         "cold_ms": {name: round(value, 2) for name, value in cold.items()},
         "cold_cpu_ms": round(spent, 1),
-        "warm_ms": {name: round(statistics.median(part[name] for part in warm), 2)
-                    for name in cold},
-        "frontend_ms": {name: round(statistics.median(part[name] for part in made), 2)
-                        for name in made[0]},
-        "weights_trusted_ms": round(trusted, 2),
-        "weights_verified_ms": round(statistics.median(verify), 2),
-        "sha256_ms": round(statistics.median(reference), 2),
+        **medians(spread), "weights_trusted_ms": round(trusted, 2),
         "verify_bytes_per_second": round(nbytes / statistics.median(verify) * 1e3),
-        "of_sha256_rate": round(statistics.median(ratios), 3),
         "of_sha256_rate_best": round(min(reference) / min(verify), 3),
+        "spread": spread,
     }

@@ -2,7 +2,9 @@
 
 import os
 import platform
+import statistics
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from helios_dod import __version__
 from helios_dod.executors.base import processor_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
+CAME_ABOUT = ("machine", "seed", "warm_up", "repeats")  # of every result, beside its figures
 
 
 def machine() -> dict[str, str]:
@@ -22,10 +25,16 @@ def machine() -> dict[str, str]:
             "processor": processor_name(), "processors": str(len(os.sched_getaffinity(0)))}
 
 
-def conditions(seed: int, warm_up: int, repeats: int) -> dict[str, Any]:
-    """How a result came about: the machine, the seed of what was drawn, rounds that ran before
-    those that count, and rounds that count."""
-    return {"machine": machine(), "seed": seed, "warm_up": warm_up, "repeats": repeats}
+def conditions(seed: int | None, warm_up: int, repeats: int) -> dict[str, Any]:
+    """How a result came about: the machine, the seed of what was drawn (None: nothing was), what
+    ran before that which counts, and what counts: rounds, or what the command repeats instead."""
+    return dict(zip(CAME_ABOUT, (machine(), seed, warm_up, repeats), strict=True))
+
+
+def middle(values: Sequence[float], digits: int) -> dict[str, float]:
+    """Median and extremes of repeats."""
+    return {name: round(take(values), digits) for name, take in (
+        ("median", statistics.median), ("lowest", min), ("highest", max))}
 
 
 def commit(package: Path = PACKAGE) -> str:

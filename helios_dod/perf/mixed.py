@@ -37,11 +37,11 @@ def measure(study: Study, ticks: int, walked: bool) -> np.ndarray:
     return spent if walked else spent[:, 0]
 
 
-def run(lanes: int, ticks: int) -> dict[str, Any]:
+def run(lanes: int, ticks: int, seed: int) -> dict[str, Any]:
     """Fused and walked cost of the load; both must leave the same world."""
     running = max(1, round(lanes * MIXED_SHARE))
     trace = mixed_trace(running * ((WARM_TICKS + ticks) // 128 + 3))
-    fused, walked = (Study(Machine(lanes=lanes), trace, running) for _ in range(2))
+    fused, walked = (Study(Machine(lanes=lanes), trace, running, seed) for _ in range(2))
     whole = measure(fused, ticks, walked=False)
     parts = measure(walked, ticks, walked=True)
     assert digest(fused.world) == digest(walked.world), "fused and walked ticks differ"

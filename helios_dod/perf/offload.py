@@ -15,6 +15,7 @@ import numpy as np
 
 from helios_dod.edges import Edge, Submission
 from helios_dod.engine import Engine
+from helios_dod.perf.machine import conditions, middle
 from helios_dod.runtime.load import load_host
 from helios_dod.runtime.native_model import plan
 from helios_dod.runtime.selection import Options
@@ -22,6 +23,7 @@ from helios_dod.terms import TIER_DISK, TIER_MEMORY
 
 SPARE_PAGES = 8  # of the cache beyond one prompt
 MEMORY_PAGES = 8  # of host memory, where the disk is measured
+WARM_UP = 2  # asks of a prompt in each place before those that count
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,17 @@ class Load:
 
     prompt: int = 1000
     repeats: int = 7
+    seed: int = 9  # of the prompts
 
 
 class Asker:
     """An embedded engine that is asked one prompt at a time for one token."""
 
-    def __init__(self, engine: Engine, vocabulary: int, prompt: int) -> None:
+    def __init__(self, engine: Engine, vocabulary: int, load: Load) -> None:
         self.engine, self.edge, self.tag = engine, Edge(engine.world, 0), 0
-        rng = np.random.default_rng(9)
-        self.prompts = [rng.integers(0, vocabulary, prompt, dtype=np.int32) for _ in range(2)]
+        rng = np.random.default_rng(load.seed)
+        self.prompts = [rng.integers(0, vocabulary, load.prompt, dtype=np.int32)
+                        for _ in range(2)]
 
     def ask(self, which: int, salt: int = 0) -> tuple[float, int]:
         """(milliseconds to the token, restored pages) of a prompt. salt: not shared with others."""
@@ -63,10 +67,10 @@ class Asker:
 
     def alternate(self, repeats: int) -> dict[str, Any]:
         """Median over asks in turn, once both prompts were driven out."""
-        for which in (0, 1, 0, 1):
+        for which in (0, 1) * WARM_UP:
             self.ask(which)
         asked = [self.ask(i % 2) for i in range(2 * repeats)]
-        return {"ms": round(median(ms for ms, _ in asked), 2),
+        return {**figures([ms for ms, _ in asked]),
                 "pages_restored": int(median(pages for _, pages in asked))}
 
     def cost(self, tier: int) -> float:
@@ -76,25 +80,30 @@ class Asker:
         return round(int(tiers["restored_ns"][tier]) / count / 1e3, 1) if count else 0.0
 
 
+def figures(spent: list[float]) -> dict[str, float]:
+    """Milliseconds of asks in one place."""
+    found = middle(spent, 2)
+    return {"ms": found["median"], "lowest_ms": found["lowest"], "highest_ms": found["highest"]}
+
+
 def run(core: Path, load: Load, threads: int) -> dict[str, Any]:
     """Each place, on an engine of its own."""
     made = plan(core, Options(concurrency=1))
     page_bytes, page_tokens = made.selection.page_bytes, made.contract.cache.page_tokens
     pages = -(-load.prompt // page_tokens)
-    result: dict[str, Any] = {"prompt": load.prompt, "pages": pages, "page_bytes": page_bytes}
+    result: dict[str, Any] = {**conditions(load.seed, WARM_UP, load.repeats),
+                              "prompt": load.prompt, "pages": pages, "page_bytes": page_bytes}
 
     def asker(cache: int, **options: Any) -> Asker:
         chosen = Options(concurrency=1, context_tokens=load.prompt + page_tokens,
                          cache_bytes=cache * page_bytes, **options)
         _, engine = load_host(core, chosen, threads, trust_weights=True)
-        return Asker(engine, made.contract.input_vocabulary, load.prompt)
+        return Asker(engine, made.contract.input_vocabulary, load)
 
     one = asker(pages + SPARE_PAGES)
-    one.ask(0, salt=1)
-    result["computed"] = {"ms": round(median(
-        one.ask(0, salt=2 + i)[0] for i in range(load.repeats)), 2)}
-    one.ask(0)
-    result["resident"] = {"ms": round(median(one.ask(0)[0] for _ in range(load.repeats)), 2)}
+    asks = WARM_UP + load.repeats
+    result["computed"] = figures([one.ask(0, salt=1 + i)[0] for i in range(asks)][WARM_UP:])
+    result["resident"] = figures([one.ask(0)[0] for _ in range(asks)][WARM_UP:])
     one.engine.executor.close()
     memory = asker(pages + SPARE_PAGES, offload_bytes=3 * pages * page_bytes)
     result["memory"] = memory.alternate(load.repeats)

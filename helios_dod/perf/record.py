@@ -16,7 +16,7 @@ from helios_dod.edges import Submission, check_fits, row_of
 from helios_dod.engine import Engine
 from helios_dod.errors import UserError
 from helios_dod.limits import EOS_MAX, TOKEN_BLOCK
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions
 from helios_dod.perf.simulate import add_trace_arguments, lines, summary, trace_of
 from helios_dod.progress import Progress
 from helios_dod.recording import Recorder, check_target
@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         record(model, trace, options.concurrency, options.seed, options.out)
     result = summary(observe_file(options.out).outcome)
     if options.json:
-        print(json.dumps({"machine": machine(), "seed": options.seed, **result}))
+        print(json.dumps({**conditions(options.seed, options.warm_up, 1), **result}))
     else:
         print("\n".join(lines(result)))
     return 0

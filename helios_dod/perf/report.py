@@ -11,7 +11,7 @@ from helios_dod.errors import UserError
 from helios_dod.executors.costs import FEATURES, OPERATIONS
 from helios_dod.perf.compare import read
 from helios_dod.perf.kernels import add_device_arguments, against, device_of, work_in
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import CAME_ABOUT, conditions
 from helios_dod.perf.simulate import summary
 from helios_dod.recording import check_target
 from helios_dod.simulation.charts import (
@@ -185,6 +185,21 @@ def load_charts(results: list[tuple[str, dict[str, Any]]]) -> str:
                         ) + "</div>"
 
 
+def origins(results: list[tuple[str, dict[str, Any]]]) -> str:
+    """How the results that are drawn came about."""
+    rows = [[name, *(result["machine"].get(part, "-") for part in ("processor", "commit")),
+             *(str(result.get(part, "-")) for part in CAME_ABOUT[1:])] for name, result in results]
+    return table(("result", "processor", "commit", "seed", "warm-up", "repeats"), rows)
+
+
+def header(recordings: int) -> str:
+    """The conditions of the page itself."""
+    came = conditions(None, 0, recordings)
+    told = {**came.pop("machine"), "recordings": came["repeats"], "warm-up": came["warm_up"],
+            "seed": "none, nothing was drawn"}
+    return ", ".join(f"{name} {value}" for name, value in told.items())
+
+
 def run(options: argparse.Namespace) -> int:
     """Writes the page."""
     if not options.recordings and not options.results:
@@ -201,9 +216,8 @@ def run(options: argparse.Namespace) -> int:
         sections += [(f"{name} beside what {options.bandwidth_gb:g} GB/s and {options.teraflops:g} "
                       "TFLOP/s allow", roofline_chart(one.steps, *roof)) for name, one in seen]
     if options.results:
-        sections.append(("Over offered load", load_charts(
-            [(str(path), read(path)) for path in options.results])))
-    note = ", ".join(f"{name} {value}" for name, value in machine().items())
-    options.out.write_text(page("Measured", note, sections))
+        results = [(str(path), read(path)) for path in options.results]
+        sections.append(("Over offered load", load_charts(results) + origins(results)))
+    options.out.write_text(page("Measured", header(len(options.recordings)), sections))
     print(options.out)
     return 0

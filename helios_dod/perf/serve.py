@@ -13,8 +13,9 @@ import numpy as np
 from helios_dod.arguments import amount, positive, seed, whole_number
 from helios_dod.errors import UserError
 from helios_dod.perf.client import Answer, Target, ask, model_of
+from helios_dod.perf.compare import figures
 from helios_dod.perf.conversations import TOKEN_LETTERS, Turn, drawn_turns, read_turns, words
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions, middle
 from helios_dod.perf.simulate import spread
 from helios_dod.progress import Progress
 from helios_dod.simulation.traces import ALONE, SHAPES, Trace, drawn_trace, make_trace, read_trace
@@ -189,6 +190,14 @@ def summary(answers: list[Answer], seconds: float, ttft_ms: float | None,
     return result
 
 
+def over(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Median and extremes over repeats of each rate, and of each percentile that all have."""
+    named = [dict(figures({name: value for name, value in run.items()
+                           if name.endswith(("_ms", "_per_s"))})) for run in runs]
+    return {name: middle([one[name] for one in named], 3) for name in named[0]
+            if all(name in one for one in named)}
+
+
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Warm-up, then every repetition."""
     target = Target(options.url, options.model, options.key, options.timeout_s)
@@ -209,7 +218,8 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         runs.append(summary(answers, seconds, options.ttft_ms, options.between_ms))
     span_s = int(trace.arrival_ns[-1]) / 1e9
     offered = None if options.concurrency or span_s == 0 else round((len(trace) - 1) / span_s, 4)
-    return {"url": options.url, "model": target.model, "runs": runs,
+    return {**conditions(options.seed, options.warm_up, options.repeats),
+            "url": options.url, "model": target.model, "runs": runs, "over_runs": over(runs),
             "offered": {"requests_per_s": offered, "concurrency": options.concurrency or None}}
 
 
@@ -236,7 +246,7 @@ def run(options: argparse.Namespace) -> int:
     """0 if every request was answered."""
     result = asyncio.run(measure(options))
     if options.json:
-        print(json.dumps({"machine": machine(), "seed": options.seed, **result}))
+        print(json.dumps(result))
     else:
         print("\n\n".join("\n".join(lines(part)) for part in result["runs"]))
     return int(any(part["failed"] for part in result["runs"]))

@@ -17,7 +17,7 @@ import numpy as np
 from helios_dod.arguments import amount, positive, seed, whole_number
 from helios_dod.errors import UserError
 from helios_dod.executors.costs import FixedCost, read_costs
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions
 from helios_dod.progress import Progress
 from helios_dod.recording import check_target
 from helios_dod.simulation.drafting import add_drafting_arguments, drafting_of
@@ -99,7 +99,8 @@ def run(options: argparse.Namespace) -> int:
                    pages=options.pages, cost=cost)
     made = drafting_of(options, made, options.costs)
     if options.trace is None and options.shape is None and options.recording is None:
-        result: dict[str, Any] = speed(made, options.repeats)
+        result: dict[str, Any] = speed(made, options.repeats, options.seed)
+        warm_up, repeats = WARM_STEPS, options.repeats
         shown = [f"{name}: {part['times_real_time']} x real time ({part['lowest']} to "
                  f"{part['highest']}), {part['us_a_step']} us a step"
                  for name, part in result.items()]
@@ -116,9 +117,10 @@ def run(options: argparse.Namespace) -> int:
         study = Study(made, trace, options.concurrency, options.seed, options.output_limit)
         with Progress("simulating", len(trace), "requests") as progress:
             result = summary(study.run(progress))
+        warm_up, repeats = 0, 1
         shown = lines(result)
     if options.json:
-        print(json.dumps({"machine": machine(), "seed": options.seed, **result}))
+        print(json.dumps({**conditions(options.seed, warm_up, repeats), **result}))
     else:
         print("\n".join(shown))
     return 0
@@ -135,7 +137,7 @@ def mixed_trace(count: int) -> Trace:
                       np.arange(count) % 8, np.full(count, 256))
 
 
-def speed(made: Machine, repeats: int) -> dict[str, Any]:
+def speed(made: Machine, repeats: int, seed: int) -> dict[str, Any]:
     """Simulated over real time, end to end: arrivals, ticks, device, events. Medians."""
     running = max(1, round(made.lanes * MIXED_SHARE))
     each = made.drafts + 1  # tokens of a step at most
@@ -147,7 +149,7 @@ def speed(made: Machine, repeats: int) -> dict[str, Any]:
     for name, (trace, concurrency, steps) in loads.items():
         ratios, costs = [], []
         for _ in range(repeats):
-            study = Study(made, trace, concurrency)
+            study = Study(made, trace, concurrency, seed)
             study.leap(WARM_STEPS)
             virtual, began = study.clock.now_ns, time.perf_counter()
             study.leap(steps)

@@ -3,14 +3,15 @@ start of its process. The first start, which fills caches, does not count."""
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
 from helios_dod.arguments import positive
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions, middle
 from helios_dod.perf.served import Served
 from helios_dod.progress import Progress
+
+WARM_UP = 1  # starts that fill caches
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,24 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Medians and extremes, seconds. Raises UserError where the server does not start."""
     found: dict[str, list[float]] = {"listening_s": [], "ready_s": []}
-    with Progress("starting", options.repeats + 1, "servers") as progress:
-        for repeat in range(options.repeats + 1):
+    with Progress("starting", WARM_UP + options.repeats, "servers") as progress:
+        for repeat in range(WARM_UP + options.repeats):
             server = Served(options.core, ["--cache-memory", options.cache_memory])
             server.stop()
-            if repeat:
+            if repeat >= WARM_UP:
                 for name, values in found.items():
                     values.append(getattr(server, name))
             progress(1)
-    return {"repeats": options.repeats, **{name: {
-        "median": round(statistics.median(values), 3), "lowest": round(min(values), 3),
-        "highest": round(max(values), 3)} for name, values in found.items()}}
+    return {**conditions(None, WARM_UP, options.repeats),
+            **{name: middle(values, 3) for name, values in found.items()}}
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the times."""
     result = measure(options)
     if options.json:
-        print(json.dumps({"machine": machine(), **result}))
+        print(json.dumps(result))
         return 0
     for name, words in (("listening_s", "listening"), ("ready_s", "ready")):
         part = result[name]

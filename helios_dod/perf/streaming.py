@@ -7,14 +7,18 @@ loop. The figure is user and system time of the workers (from /proc) over tokens
 import argparse
 import json
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 from helios_dod.arguments import amount, positive
 from helios_dod.errors import UserError
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions, middle
 from helios_dod.perf.served import Served, cpu_seconds, drain
 
 PROMPT_TOKENS = 196  # at most, with the chat template's
+WARM_UP = 1  # stretches of all streams that are read before those that count
+TOKENS = "helios_generated_tokens_total"
+PER_TOKEN = ("user_us_per_token", "system_us_per_token", "us_per_token", "engine_us_per_token")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("core", nargs="?", type=Path, help="a prepared core (default: the demo's)")
     add("--streams", type=positive, default=256, help="(default %(default)s)")
     add("--step-ms", type=amount, default=20.0, help="between tokens (default %(default)s)")
-    add("--seconds", type=amount, default=20.0, help="that count (default %(default)s)")
+    add("--seconds", type=amount, default=6.0, help="of a repeat (default %(default)s)")
+    add("--repeats", type=positive, default=3, help="that count (default %(default)s)")
     add("--output-tokens", type=positive, default=3900,
         help="of an answer, more than are measured (default %(default)s)")
     add("--observed", action="store_true", help="ask for token ids and times")
@@ -37,8 +42,21 @@ def spent(pids: list[int]) -> tuple[float, float]:
     return sum(user for user, _ in times), sum(system for _, system in times)
 
 
+def window(server: Served, streams: list[socket], seconds: float) -> dict[str, float]:
+    """One repeat: what all streams together brought, and what of it a token cost."""
+    before, workers, engine = server.metrics(), spent(server.workers), spent([server.engine])
+    count, chunks = drain(streams, seconds)
+    user, system = (late - soon for soon, late in zip(
+        workers, spent(server.workers), strict=True))
+    engine_s = sum(spent([server.engine])) - sum(engine)
+    tokens = server.metrics()[TOKENS] - before[TOKENS]
+    times = (user, system, user + system, engine_s)
+    return {"bytes": count, "chunks": chunks, "tokens": tokens, **{
+        name: own / max(tokens, 1) * 1e6 for name, own in zip(PER_TOKEN, times, strict=True)}}
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """One run. Raises UserError."""
+    """Medians and extremes of the repeats, one behind the other. Raises UserError."""
     if not options.seconds:
         raise UserError("--seconds: expected more than 0, got 0")
     server = Served(options.core, [
@@ -51,34 +69,29 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     try:
         streams = [server.open(**fields) for _ in range(options.streams)]
         drain(streams, 3 + options.streams / 100)
-        before, workers, engine = server.metrics(), spent(server.workers), spent([server.engine])
-        count, chunks = drain(streams, options.seconds)
-        user, system = (late - soon for soon, late in zip(
-            workers, spent(server.workers), strict=True))
-        engine_s = sum(spent([server.engine])) - sum(engine)
-        name = "helios_generated_tokens_total"
-        tokens = int(server.metrics()[name] - before[name])
+        windows = [window(server, streams, options.seconds) for _ in range(options.repeats)]
     finally:
         server.stop()
-
-    def us(seconds: float) -> float:
-        return round(seconds / max(tokens, 1) * 1e6, 2)
-
+    spreads = {name: middle([one[name] for one in windows], 2) for name in PER_TOKEN}
+    tokens, count, chunks = (int(sum(one[name] for one in windows))
+                             for name in ("tokens", "bytes", "chunks"))
     return {
+        **conditions(None, WARM_UP, options.repeats),
         "streams": options.streams, "workers": options.workers, "observed": options.observed,
-        "tokens": tokens, "tokens_per_second": round(tokens / options.seconds), "chunks": chunks,
-        "bytes_per_chunk": round(count / max(chunks, 1)), "user_us_per_token": us(user),
-        "system_us_per_token": us(system), "us_per_token": us(user + system),
-        "engine_us_per_token": us(engine_s)}
+        "tokens": tokens, "tokens_per_second": round(tokens / options.seconds / options.repeats),
+        "chunks": chunks, "bytes_per_chunk": round(count / max(chunks, 1)),
+        **{name: part["median"] for name, part in spreads.items()}, "spread": spreads}
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the cost of a token."""
     result = measure(options)
     if options.json:
-        print(json.dumps({"machine": machine(), **result}))
+        print(json.dumps(result))
     else:
-        print(f"{result['us_per_token']} us of the workers a token ({result['user_us_per_token']} "
+        part = result["spread"]["us_per_token"]
+        print(f"{result['us_per_token']} us of the workers a token ({part['lowest']} to "
+              f"{part['highest']} in {options.repeats} repeats; {result['user_us_per_token']} "
               f"user, {result['system_us_per_token']} system), {result['engine_us_per_token']} us "
               f"of the engine; {result['tokens_per_second']} tokens/s over {result['streams']} "
               "streams")

@@ -12,11 +12,13 @@ import numpy as np
 
 from helios_dod.edges import Edge, Submission
 from helios_dod.engine import Engine
+from helios_dod.perf.machine import conditions, middle
 from helios_dod.runtime.load import load_host
 from helios_dod.runtime.selection import Options
 from helios_dod.terms import EGRESS_FINISHED, EGRESS_TOKEN
 
 WARM_TOKENS = 8  # of each stream, before the clock starts
+WARM_UP = 1  # prompts before anything that counts
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,16 @@ class Load:
     prompt: int = 50
     prefill: int = 400
     repeats: int = 3
+    seed: int = 7  # of the prompts
 
 
 class Driver:
     """An embedded engine and the reader of its events."""
 
-    def __init__(self, engine: Engine, vocabulary: int) -> None:
+    def __init__(self, engine: Engine, vocabulary: int, seed: int) -> None:
         self.engine, self.vocabulary = engine, vocabulary
         self.edge = Edge(engine.world, 0)
-        self.rng = np.random.default_rng(7)
+        self.rng = np.random.default_rng(seed)
         self.tag = 0
         self.counts: dict[int, int] = {}  # tag -> generated tokens
         self.live: set[int] = set()
@@ -100,24 +103,28 @@ def prefill(driver: Driver, load: Load) -> dict[str, Any]:
             "milliseconds": elapsed * 1e3}
 
 
+def spread(results: list[dict[str, Any]], span: str) -> dict[str, Any]:
+    """One result of repeats: the rate's median and extremes, and the median of their time."""
+    rate = middle([result["tokens_per_second"] for result in results], 1)
+    return {**results[0], span: median(result[span] for result in results),
+            "tokens_per_second": rate["median"], "lowest": rate["lowest"],
+            "highest": rate["highest"]}
+
+
 def run(core: Path, load: Load, threads: int = 0) -> dict[str, Any]:
     """Medians and spread over the repeats."""
     options = Options(concurrency=max(load.streams))
     plan, engine = load_host(core, options, threads)
-    driver = Driver(engine, plan.contract.vocabulary)
+    driver = Driver(engine, plan.contract.vocabulary, load.seed)
     try:
-        prefill(driver, load)
+        for _ in range(WARM_UP):
+            prefill(driver, load)
         rounds = [[decode(driver, streams, load) for streams in load.streams]
                   for _ in range(load.repeats)]
         prefills = [prefill(driver, load) for _ in range(load.repeats)]
     finally:
         engine.executor.close()
 
-    def middle(results: list[dict[str, Any]]) -> dict[str, Any]:
-        rates = [result["tokens_per_second"] for result in results]
-        return {**results[0], "tokens_per_second": round(median(rates), 1),
-                "lowest": round(min(rates), 1), "highest": round(max(rates), 1)}
-
-    return {"core": plan.contract.served_id,
-            "decode": [middle([turn[i] for turn in rounds]) for i in range(len(load.streams))],
-            "prefill": middle(prefills)}
+    return {**conditions(load.seed, WARM_UP, load.repeats), "core": plan.contract.served_id,
+            "decode": [spread(list(turns), "step_ms") for turns in zip(*rounds, strict=True)],
+            "prefill": spread(prefills, "milliseconds")}

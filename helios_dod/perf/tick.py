@@ -46,6 +46,7 @@ class Load:
     ticks: int = 500
     stops: float = 0.25  # share of lanes with stop strings
     shared: bool = False  # the world lies in shared memory, and a worker process drains it
+    seed: int = 1  # of the prompts
 
     @property
     def stop_lanes(self) -> int:
@@ -121,7 +122,7 @@ class Bench:
 
     def start(self, load: Load, context: int) -> None:
         """Submits one request a lane and ticks until all decode."""
-        rng = np.random.default_rng(1)
+        rng = np.random.default_rng(load.seed)
         waiting = load.lanes
         generated: set[int] = set()
         while len(generated) < load.lanes:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from helios_dod.arguments import seed
 from helios_dod.executors.costs import read_costs
-from helios_dod.perf.machine import machine
+from helios_dod.perf.machine import conditions
 from helios_dod.simulation.observed import observe_file
 from helios_dod.simulation.study import Outcome, Study
 
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recordings", nargs="+", type=Path, help="of repeats of one real run")
     parser.add_argument("--costs", type=Path, required=True,
                         help="what `fit` wrote, of other recordings")
+    parser.add_argument("--seed", type=seed, default=1, help="of the simulations")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -54,6 +56,7 @@ def compare(real: np.ndarray, simulated: np.ndarray) -> list[dict[str, Any]]:
         inside = bool(measured.min() <= mean <= measured.max())
         rows.append({
             "figure": name, "unit": unit, "real_mean": round(float(measured.mean()), 3),
+            "real_median": round(float(np.median(measured)), 3),
             "real_lowest": round(float(measured.min()), 3),
             "real_highest": round(float(measured.max()), 3), "simulated": round(mean, 3),
             "off": round(off, 4), "inside_spread": inside, "bar": most,
@@ -67,11 +70,12 @@ def run(options: argparse.Namespace) -> int:
     for path in options.recordings:
         seen = observe_file(path)
         real.append(figures(seen.outcome))
-        outcome = Study(replace(seen.machine, cost=costs), seen.trace).run()
+        outcome = Study(replace(seen.machine, cost=costs), seen.trace, seed=options.seed).run()
         simulated.append(figures(outcome))
     rows = compare(np.array(real), np.array(simulated))
     if options.json:
-        print(json.dumps({"machine": machine(), "recordings": len(real), "figures": rows}))
+        print(json.dumps({**conditions(options.seed, 0, len(real)), "recordings": len(real),
+                          "figures": rows}))
     else:
         print(f"| {len(real)} runs | real, mean (lowest to highest) | simulated | off | bar |\n"
               "|---|---|---|---|---|")
