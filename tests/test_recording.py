@@ -309,7 +309,7 @@ def test_a_killed_engine_is_recorded(tmp_path, monkeypatch):
         assert [ask(server, text) for text in "ab"] == [200, 200]
         killed = server.children()[0]
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: "simulated executor" in server.output.rpartition("again")[2], "restart")
+        wait_until(lambda: "simulated executor" in server.output.partition("again")[2], "restart")
         server.ready()
         assert ask(server, "c") == 200
         server.stop()
