@@ -132,10 +132,11 @@ def hollow(world, page, place):
 
 
 @kernel
-def disk_is_near(world, stored_ns, stored_count):
+def disk_is_near(world, free_count, sinking_count, stored_ns, stored_count):
     """Shall a full memory wait for copies to disk, by what those to each tier took? Not for a disk
     that is slower than computing."""
-    return cheaper(world, stored_ns[TIER_DISK], stored_count[TIER_DISK])
+    return (free_count == 0 and sinking_count > 0
+            and cheaper(world, stored_ns[TIER_DISK], stored_count[TIER_DISK]))
 
 
 @kernel
@@ -187,9 +188,9 @@ def offload_oldest(world):
     where memory is full of what is in use. False if it has to wait for a copy to end."""
     pages, page = world[0].pages, world[0].pages.oldest
     tiers = world[0].tiers
-    if copy_room(world, QUEUE_MEMORY) == 0 or (
-            tiers.free_count[TIER_MEMORY] == 0 and world[0].copies.sinking_count > 0
-            and disk_is_near(world, tiers.stored_ns, tiers.stored_count)):
+    if copy_room(world, QUEUE_MEMORY) == 0 or disk_is_near(
+            world, tiers.free_count[TIER_MEMORY], world[0].copies.sinking_count,
+            tiers.stored_ns, tiers.stored_count):
         return False
     place = memory_place(world)
     if place == NO_ROW:
@@ -349,8 +350,8 @@ def offload_window(world, snapshot, most):
         if (copy_room(world, QUEUE_MEMORY) == 0 or windows.leaving_count >= most
                 or windows.moving_count >= windows.moving_max):
             return False
-        if (windows.place_free_count == 0 and windows.sinking_count > 0
-                and disk_is_near(world, tiers.window_stored_ns, tiers.window_stored_count)):
+        if disk_is_near(world, windows.place_free_count, windows.sinking_count,
+                        tiers.window_stored_ns, tiers.window_stored_count):
             return False
         place = window_place(world, snapshot)
         if place == NO_ROW:
