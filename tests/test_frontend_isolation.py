@@ -1,6 +1,7 @@
 """Texts that a tokenizer's pattern is slow over are refused in time, and others go on."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -77,14 +78,22 @@ def test_a_text_that_the_library_gives_up_on_is_answered_and_not_written(encoder
     assert capfd.readouterr().err == ""
 
 
-def test_too_much_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(isolation, "MEMORY_MAX", 8 << 20)  # as children see it that are forked now
+def too_much_memory():
+    """In a process of its own: a child has no need of the system for what its parent had freed."""
+    isolation.MEMORY_MAX = 8 << 20  # as children see it that are forked now
     encoder = PromptEncoder(tokenizer_json().encode())
     encoder.isolate()
     with pytest.raises(TokenizerError, match=r"3000000 bytes of text ended .* it has 8 MiB"):
         encoder.encode("word " * 600_000)
     assert encoder.encode("a b")
     encoder.library.close()
+
+
+def test_too_much_memory_is_refused():
+    process = multiprocessing.get_context("spawn").Process(target=too_much_memory)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_what_the_library_gives_up_on_is_said(encoder):
