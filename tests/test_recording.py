@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import msgspec
@@ -30,6 +31,7 @@ from helios_dod.recording import (
     replay,
     salvage,
 )
+from helios_dod.server.names import name_of
 from helios_dod.simulation.simulator import Simulator
 
 SEEDS = range(40, 52)
@@ -251,10 +253,36 @@ def test_why_a_request_waited(tmp_path, capsys):
     assert last.index("waits") < last.index("advances")
 
 
-def test_an_unknown_request_is_named(tmp_path, capsys):
+@pytest.mark.parametrize(("request_", "message"), [
+    ("999999", "--request 999999: not seen in frontend 0"),
+    (f"chatcmpl-{name_of(255, 7)}", "--request 7: not seen in frontend 255"),
+    ("chatcmpl-12", "--request: expected an answer's id or a tag, got 'chatcmpl-12'"),
+    ("9" * 20, "expected an answer's id or a tag")])
+def test_an_unknown_request_is_named(tmp_path, capsys, request_, message):
     path = recorded(tmp_path, 2)[1]
-    assert main(["replay", str(path), "--request", "999999"]) == 1
-    assert "--request 999999: not seen" in capsys.readouterr().err
+    assert main(["replay", str(path), "--request", request_]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_why_a_request_waited_in_its_ring(tmp_path, capsys):
+    """Six rows of requests are taken: the seventh and eighth are not received before two end."""
+    simulator = Simulator(1, walked=False)
+    simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN")
+    for tag in range(1, 9):
+        assert simulator.edge.submit(Submission(
+            tag=tag, prompt=np.arange(5, dtype=np.int32), output_limit=20))
+        simulator.engine.step()
+    for _ in range(400):
+        simulator.clock.now_ns = simulator.executor.next_end() or simulator.clock.now_ns + 1
+        simulator.engine.step()
+        simulator.edge.events()
+    path = tmp_path / "file"
+    simulator.engine.recorder.save(path, "stopped")
+    seventh, eighth = (timeline(path, capsys, "--request", f"cmpl-{name_of(0, tag)}")
+                       for tag in (7, 8))
+    assert "waits in its worker's ring for room: " in seventh
+    assert "0 request rows" in seventh and "waits in its worker's ring behind 1 rows" in eighth
+    assert all("advances (" in shown for shown in (seventh, eighth))
 
 
 @pytest.mark.parametrize("data", [b"", b"nothing", b"\x28\xb5\x2f\xfd"])
@@ -292,6 +320,33 @@ def test_a_served_engine_is_recorded(tmp_path, monkeypatch):
     assert "recording ended: stopped" in shown and "ran again to the same decisions" in shown
     assert shown.count("--request") == 2
     assert (tmp_path / "record.1").read_text() == "what an earlier engine left"
+
+
+def test_an_answer_s_id_is_explained(tmp_path, monkeypatch):
+    """Ids as the API shows them, of three endpoints that share one lane."""
+    monkeypatch.setenv("HELIOS_CONFIG", str(tmp_path / "config"))
+    core, path = make(tmp_path, "smollm2"), tmp_path / "record"
+    messages = [{"role": "user", "content": "Hello"}]
+    bodies = {"chat/completions": {"messages": messages, "max_tokens": 12},
+              "messages": {"messages": messages, "max_tokens": 12},
+              "responses": {"input": "Hello", "max_output_tokens": 16}}
+    arguments = ("--executor", "simulated", "--step-ms", "20", "--max-active", "1")
+
+    def ask(name):
+        answer = httpx.post(f"{server.url}/v1/{name}", timeout=60, json={
+            "model": "default", **bodies[name]})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["id"]
+
+    with running(command(core, *arguments, "--record", str(path))) as server:
+        with ThreadPoolExecutor(3) as pool:
+            ids = list(pool.map(ask, bodies))
+        server.stop()
+    shown = [subprocess.run([sys.executable, "-m", "helios_dod", "replay", str(path), "--request",
+                             id], capture_output=True, text=True, check=True).stdout for id in ids]
+    assert all("advances (decode)" in text for text in shown)
+    assert sum("waits for a slot: all 1 are held" in text for text in shown) == 2
+    assert all("ran again to the same decisions\ndigest" in text for text in shown)
 
 
 def test_a_killed_engine_is_recorded(tmp_path, monkeypatch):

@@ -297,7 +297,7 @@ class App:
         """Ends the live request whose answer has that id; False if there is none."""
         if self.bridge is None:
             return False
-        worker = self.bridge.abort(id.rpartition("-")[2].rpartition("_")[2])
+        worker = self.bridge.abort(id)
         if worker is None:
             return False
         os.eventfd_write(self.wake_workers[worker], 1)

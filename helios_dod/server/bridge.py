@@ -7,8 +7,6 @@ nothing, so a paused reader cannot hold up another.
 import asyncio
 import contextlib
 import os
-import re
-import secrets
 import time
 import traceback
 from collections import deque
@@ -33,6 +31,7 @@ from helios_dod.server.chunks import LogprobEntries
 from helios_dod.server.control import SharedMemory
 from helios_dod.server.errors import Aborted, ApiError, ExecutionFailed
 from helios_dod.server.marks import ChoiceMarks
+from helios_dod.server.names import name_of, read_id
 from helios_dod.tables.durations import note_events
 from helios_dod.tables.service import (
     ask_abort,
@@ -53,7 +52,6 @@ from helios_dod.terms import (
 from helios_dod.world import attach
 
 ROW_MASK = (1 << ROW_BITS) - 1  # of a tag: its permit
-NAME = re.compile(r"[0-9a-f]{24}")
 READ = (EGRESS_TOKEN, EGRESS_FINISHED)  # events that a parser takes
 BATCH = 1024  # events taken at once
 BATCHES_PER_WAKE = 64
@@ -133,10 +131,9 @@ class Bridge:
         return int(seconds_to_permits(self.memory.control, count, time.monotonic_ns()))
 
     def next_name(self, permit: int) -> str:
-        """24 hexadecimal digits that name the request whose first choice gets this permit next:
-        worker, tag, and what makes it no guess."""
+        """What names the request whose first choice gets this permit next."""
         serial = int(self.memory.control[0]["workers"]["serial"][self.worker]) + 1
-        return f"{self.worker:02x}{serial << ROW_BITS | permit:014x}{secrets.token_hex(4)}"
+        return name_of(self.worker, serial << ROW_BITS | permit)
 
     def submit(self, permits: list[int], submissions: list[Submission],
                answer: Answer, readings: Sequence[Reading] = (),
@@ -341,14 +338,14 @@ class Bridge:
         choice.answer.failed(rejection_of(
             int(event["reason"]), int(event["value"]), int(event["limit"])))
 
-    def abort(self, name: str) -> int | None:
-        """Asks for the end of the request of that name (see next_name), whichever worker has it:
-        that worker, to be woken, or None if no such request lives."""
-        if not NAME.fullmatch(name):
+    def abort(self, id: str) -> int | None:
+        """Asks for the end of the request whose answer has that id, whichever worker has it: that
+        worker, to be woken, or None if no such request lives."""
+        named = read_id(id)
+        if named is None:
             return None
-        worker, tag = int(name[:2], 16), int(name[2:16], 16)
-        row = tag & ROW_MASK
-        found = ask_abort(self.memory.control, worker, row, tag)
+        worker, tag = named
+        found = ask_abort(self.memory.control, worker, tag & ROW_MASK, tag)
         return worker if found else None
 
     def _abort(self) -> None:

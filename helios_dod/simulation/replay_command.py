@@ -10,26 +10,30 @@ from helios_dod.errors import UserError
 from helios_dod.ledger import UNFINISHED
 from helios_dod.limits import NO_ROW
 from helios_dod.recording import Crash, Divergence, load, replay
-from helios_dod.simulation.waits import find_request, why
+from helios_dod.server.names import read_id
+from helios_dod.simulation.waits import find_request, in_ring, why
 from helios_dod.terms import FREE
 
 SHOWN = 20  # requests that the summary lists
+TAG_DIGITS = 19  # of a 64-bit number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `helios replay`."""
     parser.add_argument("file", type=Path, help="what `helios serve --record FILE` wrote")
-    parser.add_argument("--request", type=int, metavar="TAG",
-                        help="say for this request why it waited at each tick")
+    parser.add_argument("--request", metavar="ID",
+                        help="say for this request why it waited at each tick: an answer's id (its "
+                             "first choice), or a tag")
     parser.add_argument("--frontend", type=int, default=0, metavar="ROW",
-                        help="the HTTP worker that it came through (default %(default)s)")
+                        help="the HTTP worker that a tag came through (default %(default)s); an id "
+                             "says it itself")
 
 
 def run(args: argparse.Namespace) -> int:
     """0: every tick ran again to the same decisions, and to the same world. 1: one raised, as
     recorded or not, or decided otherwise. Raises UserError."""
     file = load(args.file)
-    lines = Timeline() if args.request is None else Timeline(args.request, args.frontend)
+    lines = Timeline() if args.request is None else Timeline(*asked(args.request, args.frontend))
     ended, ran = "", 0
     try:
         for world in replay(file):
@@ -52,6 +56,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def asked(request: str, frontend: int) -> tuple[int, int]:
+    """(tag, frontend) of a `--request`. Raises UserError."""
+    named = read_id(request)
+    if named is not None:
+        return named[1], named[0]
+    if not request.isdecimal() or len(request) > TAG_DIGITS:
+        raise UserError(f"--request: expected an answer's id or a tag, got {request!r}")
+    return int(request), frontend
+
+
 class Timeline:
     """Prints a request's spans of equal reasons, or without one, which requests there were."""
 
@@ -71,13 +85,13 @@ class Timeline:
                 self.seen[int(requests["frontend"][row]), int(requests["tag"][row])] += 1
             return
         row = find_request(world, self.tag, self.frontend)
-        reason = "" if row == NO_ROW else why(world, row)
+        reason = in_ring(world, self.tag, self.frontend) if row == NO_ROW else why(world, row)
         now = (self.tick, int(clock["now_ns"]))
         if reason != self.reason:
             self.show()
             self.reason, self.first = reason, now
         self.last = now
-        self.seen[self.frontend, self.tag] += row != NO_ROW
+        self.seen[self.frontend, self.tag] += reason != ""
 
     def show(self) -> None:
         """Prints the span that has ended."""

@@ -21,6 +21,25 @@ def find_request(world: np.ndarray, tag: int, frontend: int) -> int:
     return int(rows[0]) if len(rows) else NO_ROW
 
 
+def in_ring(world: np.ndarray, tag: int, frontend: int) -> str:
+    """What a frontend's request waits for that was not received yet; "" for none of its ring."""
+    ring = world[0]["ingress"]
+    if frontend not in range(ring["kind"].shape[0]):
+        return ""
+    rows, first = ring["kind"].shape[1], int(ring["first"][frontend, 0])
+    for position in range(first, int(ring["seen"][frontend])):
+        row = position % rows
+        if ring["kind"][frontend, row] != terms.INGRESS_SUBMIT or ring["tag"][frontend, row] != tag:
+            continue
+        if position > first:
+            return f"waits in its worker's ring behind {position - first} rows"
+        requests, tokens = world[0]["requests"], world[0]["tokens"]
+        return (f"waits in its worker's ring for room: {int(requests['waiting_count'])} requests "
+                f"wait, {int(requests['free_count'])} request rows and {int(tokens['free_count'])} "
+                "token blocks are free")
+    return ""
+
+
 def why(world: np.ndarray, row: int) -> str:
     """What a request did in the tick that has ended, or what it waited for."""
     state = world[0]["requests"]["state"][row]
