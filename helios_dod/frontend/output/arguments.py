@@ -4,7 +4,7 @@ Strings go out as they come; a value that may be something else waits until it i
 """
 
 from helios_dod.frontend.output.output import Output
-from helios_dod.frontend.output.schemas import Admitted
+from helios_dod.frontend.output.schemas import UNKNOWN, Admitted, Constants
 from helios_dod.frontend.output.terms import BLANKS, Typing, Unions
 from helios_dod.frontend.output.values import (
     by_schema,
@@ -18,6 +18,7 @@ STREAM, NULLABLE, WHOLE = 1, 2, 3
 TEXT, DOCUMENT, SCHEMA = 1, 2, 3
 NULLS = ("null", "None")
 NULLABLE_MAX = 64  # symbols that may wait to be told from null
+DECIDING_MAX = 4096  # characters of JSON that may select among alternatives of a schema
 
 
 class Arguments:
@@ -34,6 +35,7 @@ class Arguments:
         self.name = name
         self.count = 0
         self.how = 0  # of the value that is open; 0: none
+        self.constants: Constants = ()  # values that select among alternatives of the schema
         # Key, JSON as its value and JSON as the arguments of what may be all arguments.
         self.wrapped: tuple[str, str, str] | None = None
 
@@ -57,9 +59,9 @@ class Arguments:
 
     def form_of(self, key: str, attribute: str | None) -> tuple[int, Admitted]:
         """How the value becomes JSON, and what its schema admits."""
-        admitted = self.out.tools.admitted(self.name, key)
         if self.typing == Typing.ATTRIBUTE:
-            return (TEXT if attribute == "true" else DOCUMENT), admitted
+            return (TEXT if attribute == "true" else DOCUMENT), UNKNOWN
+        admitted = self.out.tools.admitted(self.name, key, self.constants)
         if not admitted.known:
             return (TEXT if self.typing == Typing.SCHEMA else DOCUMENT), admitted
         if admitted.text_only:
@@ -106,7 +108,19 @@ class Arguments:
             self.out.arguments('"')
         elif self.how:
             self.write_whole(self.out.bound.text_of("".join(self.parts)))
+        if self.how and self.typing != Typing.ATTRIBUTE:
+            self.decide()
         self.how = 0
+
+    def decide(self) -> None:
+        """The value just written may select among alternatives. Objects and arrays do not."""
+        out = self.out
+        if out.muted or self.wrapped or self.key not in out.tools.deciding(self.name):
+            return
+        value = "".join(out.written[self.value_at:])
+        self.constants = tuple(pair for pair in self.constants if pair[0] != self.key)
+        if len(value) <= DECIDING_MAX and value[:1] not in ("[", "{"):
+            self.constants = tuple(sorted((*self.constants, (self.key, value))))
 
     def json_of(self, text: str) -> str:
         """JSON of a complete value."""
@@ -129,6 +143,7 @@ class Arguments:
     def write_key(self, key: str) -> None:
         self.out.arguments(("{" if self.count == 0 else ", ") + quote(key) + ": ")
         self.count += 1
+        self.value_at = len(self.out.written)
 
     def flush_wrapped(self) -> None:
         """What might have been all arguments is one of several."""
