@@ -19,6 +19,7 @@ from helios_dod.perf import bench, cancel, streaming
 from helios_dod.perf.__main__ import main, parser
 from helios_dod.perf.machine import commit, conditions, machine
 from helios_dod.perf.report import roofline_chart
+from helios_dod.schedule import TICK
 from helios_dod.simulation.observed import Steps
 from helios_dod.simulation.roofline import Device, Work, work_of
 
@@ -180,6 +181,37 @@ def test_programs_are_drawn_under_their_roof():
     nothing = roofline_chart(Steps(steps.operation, features, durations, np.ones(4, bool)), work,
                              Device(1e9, 1e12))
     assert "No program ran" in nothing
+
+
+def bars_of(drawn):
+    """(left, width, told) of each bar of a timeline, in its order."""
+    return [(float(left), float(width), told) for left, width, told in re.findall(
+        r'<rect x="([0-9.]+)" [^>]*?width="([0-9.]+)"[^>]*><title>([^<]*)', drawn)]
+
+
+def test_systems_are_drawn_in_the_time_of_a_tick(monkeypatch, tmp_path, capsys):
+    """Each behind the one before it, as long as it took, and the fused tick from the start."""
+    result, page = tmp_path / "tick.json", tmp_path / "page.html"
+    assert perf(monkeypatch, "tick", "--lanes", "2,3", "--context", 20, "--ticks", 4, "--json") == 0
+    result.write_text(capsys.readouterr().out)
+    parts = json.loads(result.read_text())["results"]
+    assert perf(monkeypatch, "report", "--ticks", result, "--out", page) == 0
+    bars = bars_of(page.read_text())
+    assert len(bars) == 2 * (len(TICK) + 1)
+    for part, shown in zip(parts, (bars[:len(TICK) + 1], bars[len(TICK) + 1:]), strict=True):
+        assert [told.split(":")[0] for *_, told in shown] == [*(s.name for s in TICK), "tick"]
+        spent = [part["systems"][system.name]["median_us"] for system in TICK]
+        scale = (shown[len(TICK) - 1][0] - shown[0][0]) / sum(spent[:-1])
+        for index, (left, width, told) in enumerate(shown[:-1]):
+            assert left - shown[0][0] == pytest.approx(scale * sum(spent[:index]), abs=0.05)
+            assert width == pytest.approx(max(scale * spent[index] - 0.4, 0.4), abs=0.05)
+            assert f"{spent[index]:g} us" in told
+        assert shown[-1][0] == shown[0][0], "the fused tick begins where the walk does"
+    for broken in ("{}", '{"results": [{"lanes": 1}]}', '{"results": 3}',
+                   '{"results": [{"lanes": 1, "tick": {}, "systems": []}]}'):
+        result.write_text(broken)
+        assert perf(monkeypatch, "report", "--ticks", result, "--out", page) == 1
+        assert f"{result}: expected what `perf tick --json` printed" in capsys.readouterr().err
 
 
 def test_a_page_needs_core_and_machine_together(smollm2_core, monkeypatch, tmp_path, capsys):

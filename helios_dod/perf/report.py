@@ -1,5 +1,6 @@
-"""`python -m helios_dod.perf report`: flight recordings and results of `perf serve` as a page of
-plots, in one file: latencies, programs in time and under their roofline, throughput over load."""
+"""`python -m helios_dod.perf report`: flight recordings and results of `perf serve` and `perf tick`
+as a page of plots, in one file: latencies, programs in time and under their roofline, the systems
+of a tick in time, throughput over load."""
 
 import argparse
 from pathlib import Path
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `helios serve --record` or `perf record` wrote")
     add("--results", nargs="+", type=Path, default=[],
         help="what `perf serve --json` printed, at one offered load each")
+    add("--ticks", nargs="+", type=Path, default=[],
+        help="what `perf tick --json` printed: systems in the time of a tick")
     add("--core", type=Path,
         help="the core that was recorded: its programs are drawn under their roofline, with "
              "--bandwidth-gb and --teraflops")
@@ -95,6 +98,42 @@ def step_charts(steps: Steps) -> str:
         now += length
     return (f'<div class="charts">{scatter}'
             f'{timeline(f"{len(bars)} programs one after the other", bars, "ms", kinds)}</div>')
+
+
+def tick_section(part: dict[str, Any]) -> str:
+    """One load of `perf tick`: medians of its systems one after the other, as a walked tick runs
+    them, beside the fused tick; then all figures. Raises LookupError or TypeError."""
+    walked, fused = "systems, walked", "the whole tick, fused"
+    bars, now = [], 0.0
+    for name, spent in [*part["systems"].items(), ("tick", part["tick"])]:
+        median, p99 = float(spent["median_us"]), float(spent["p99_us"])
+        start, kind = (now, walked) if name in part["systems"] else (0.0, fused)
+        bars.append(Bar(name, kind, start, start + median,
+                        f"{name}: {median:g} us in the median, p99 {p99:g}"))
+        now = start + median
+    whole = sum(bar.end - bar.start for bar in bars[:-1])
+    rows = [[bar.track, bar.end - bar.start, float(spent["p99_us"]),
+             f"{(bar.end - bar.start) / whole:.1%}" if whole else "-"]
+            for bar, spent in zip(bars[:-1], part["systems"].values(), strict=True)]
+    load = (f"{part['running']} mixed requests" if "running" in part
+            else f"{part.get('stop_lanes', 0)} with stop strings")
+    drawn = timeline(f"{part['lanes']} lanes, {load}: {len(rows)} systems of a tick", bars, "us",
+                     [walked, fused])
+    return f'<div class="charts">{drawn}</div>' + table(
+        ("system", "median, us", "p99, us", "share of the walk"), rows)
+
+
+def ticks_section(results: list[tuple[str, dict[str, Any]]]) -> str:
+    """Every load of `perf tick`. Raises UserError."""
+    drawn = ""
+    for name, result in results:
+        try:
+            drawn += "".join(tick_section(part) for part in result["results"])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise UserError(f"{name}: expected what `perf tick --json` printed") from None
+    return ('<p class="note">A walked tick calls its systems one by one and reads the clock '
+            'between them; the fused one, which engines run, takes less.</p>'
+            f'{drawn}{origins(results)}')
 
 
 def roofline_chart(steps: Steps, work: Work, device: Device) -> str:
@@ -202,8 +241,8 @@ def header(recordings: int) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the page."""
-    if not options.recordings and not options.results:
-        raise UserError("expected recordings or --results, got neither")
+    if not options.recordings and not options.results and not options.ticks:
+        raise UserError("expected recordings, --results or --ticks, got none of them")
     check_target(options.out)
     seen: list[tuple[str, Observation]] = [
         (path.stem, observe_file(path)) for path in options.recordings]
@@ -215,6 +254,9 @@ def run(options: argparse.Namespace) -> int:
     if roof is not None:
         sections += [(f"{name} beside what {options.bandwidth_gb:g} GB/s and {options.teraflops:g} "
                       "TFLOP/s allow", roofline_chart(one.steps, *roof)) for name, one in seen]
+    if options.ticks:
+        ticks = [(str(path), read(path)) for path in options.ticks]
+        sections.append(("Systems of a tick", ticks_section(ticks)))
     if options.results:
         results = [(str(path), read(path)) for path in options.results]
         sections.append(("Over offered load", load_charts(results) + origins(results)))

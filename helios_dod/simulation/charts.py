@@ -179,6 +179,7 @@ def timeline(title: str, bars: Sequence[Bar], unit: str, kinds: Sequence[str]) -
     x = Axis(unit, min(bar.start for bar in bars), max(bar.end for bar in bars))
     parts = _frame(x, None)
     high = (HEIGHT - TOP - BOTTOM) / len(tracks)
+    between = min(8.0, high / 3)
     for row, track in enumerate(tracks):
         parts.append(f'<text class="name" x="{LEFT - 6}" y="{TOP + (row + .5) * high + 4:.1f}" '
                      f'text-anchor="end">{escape(track)}</text>')
@@ -186,8 +187,9 @@ def timeline(title: str, bars: Sequence[Bar], unit: str, kinds: Sequence[str]) -
         left, right = (LEFT + x.place(np.array([bar.start, bar.end]))
                        * (WIDTH - LEFT - RIGHT)).tolist()
         colour = COLOURS[kinds.index(bar.kind) % len(COLOURS)]
-        parts.append(f'<rect x="{left:.2f}" y="{TOP + tracks.index(bar.track) * high + 4:.1f}" '
-                     f'width="{max(right - left - .4, .4):.2f}" height="{high - 8:.1f}" '
+        down = TOP + tracks.index(bar.track) * high + between / 2
+        parts.append(f'<rect x="{left:.2f}" y="{down:.1f}" '
+                     f'width="{max(right - left - .4, .4):.2f}" height="{high - between:.1f}" '
                      f'fill="{colour}" rx="1.5"><title>{escape(bar.label or bar.kind)}</title>'
                      '</rect>')
     shown = {bar.kind for bar in bars}
