@@ -1,6 +1,7 @@
 """Logical-resource cores, sealed ones, and cores whose resources lie at http addresses."""
 
 import contextlib
+import errno
 import os
 import pickle
 import shutil
@@ -350,7 +351,7 @@ def test_fetching_resumes_and_verifies(tmp_path):
         seen = []
         open_core(core).weights(progress=seen.append)
         assert server.requests == [("/weights.bin", CHUNK_NBYTES)]  # chunk 0 was kept
-        assert sum(seen) == 2 * os.path.getsize(core / "weights.bin")  # fetched, then verified
+        assert sum(seen) == os.path.getsize(core / "weights.bin")  # half fetched, half verified
         (cached,) = (tmp_path / "cache" / "fetched").iterdir()
         for spoil, wrong in ((lambda file: file.write(b"\xff"), [0]),
                              (lambda file: file.truncate(100), [0, CHUNK_NBYTES])):
@@ -366,6 +367,29 @@ def test_fetching_resumes_and_verifies(tmp_path):
         server.misbehave = damage_all
         with pytest.raises(CoreError, match="chunk 0"):
             open_core(core).weights()
+
+
+def test_a_full_disk_takes_a_part_of_a_chunk(tmp_path, monkeypatch):
+    """As a write of which only the first blocks found room, and as the one behind it."""
+    core, pwrite = make(tmp_path, "payload"), os.pwrite
+    whole = (core / "weights.bin").read_bytes()
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:1000_000], at))
+    with RangeServer(core) as server:
+        serve_from(core, server, "weights")
+        loaded = open_core(core).weights(trust=True)["weights"]
+        assert loaded.tobytes() == whole
+        (cached,) = (tmp_path / "cache" / "fetched").iterdir()
+        cached.unlink()
+
+        def fill(file, data, at):
+            if at % CHUNK_NBYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return pwrite(file, data[:4096], at)
+
+        monkeypatch.setattr(os, "pwrite", fill)
+        with pytest.raises(CoreError, match="cannot be written: No space left on device"):
+            open_core(core).weights(trust=True)
+        assert not cached.exists()
 
 
 @pytest.mark.parametrize("answer, problem", [

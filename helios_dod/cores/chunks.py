@@ -268,7 +268,7 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
             if not _holds(chunks, i, os.pread(descriptor, size, first), target):
                 data = read_range(place, first, size, chunks.nbytes, end)
                 chunks.verify(i, data, place)
-                os.pwrite(descriptor, data, first)
+                _write(descriptor, data, first)
             return size
 
         in_parallel(chunks.count, FETCHERS, one, progress)
@@ -278,6 +278,15 @@ def fetch(chunks: Chunks, place: Remote, target: Path, end: float,
         raise CoreError(target, f"cannot be written: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def _write(descriptor: int, data: bytes, first: int) -> None:
+    """Writes all of it at that place: where a disk has no room for the rest, a call writes less
+    than it was given and says nothing, and the next one says why. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(descriptor, rest, first)
+        rest, first = rest[count:], first + count
 
 
 def mend(chunks: Chunks, place: Remote, target: Path, progress: Progress | None) -> None:

@@ -241,16 +241,18 @@ class Core:
         not what was signed any more is fetched again. trust: skip the
         digests, for files that nobody else can write; while they are fetched, and where they are
         sealed, bytes are verified all the same. manifest: what belongs to none of its buffers must
-        be zero, unless that is trusted. progress: called with bytes checked since its last call."""
+        be zero, unless that is trusted. progress: called with bytes checked since its last call;
+        of those that are fetched now, half counts when they have come, half when they are read."""
         padding: dict[str, Spans] = {}
         if manifest is not None:
             sizes = {weight.id: weight.nbytes for weight in self.body.weights}
             padding = padding_of(manifest, sizes)
         mapped = {}
-        for number, weight, path in self._weight_files(progress):
+        for number, weight, path, fresh in self._weight_files(progress):
             chunks, spans = self.chunks(number), padding.get(weight.id, [])
+            read = _half(progress, 1) if fresh else progress
             try:
-                mapped[weight.id] = map_weights(chunks, path, trust, spans, progress)
+                mapped[weight.id] = map_weights(chunks, path, trust, spans, read)
             except CoreError:
                 place = self.files[weight.id]
                 if not isinstance(place, Remote):
@@ -261,33 +263,39 @@ class Core:
 
     def weight_pieces(self, name: str) -> Iterator[bytes | memoryview]:
         """The bytes of a weight resource, each piece verified as it is read. Raises CoreError."""
-        for number, weight, path in self._weight_files(None):
+        for number, weight, path, _ in self._weight_files(None):
             if weight.id == name:
                 yield from verified(self.chunks(number), path)
 
     def _weight_files(self, progress: Progress | None
-                      ) -> list[tuple[int, core_pb2.WeightResource, Path]]:
-        """(number, resource, file); those at addresses are fetched, all by one deadline."""
+                      ) -> list[tuple[int, core_pb2.WeightResource, Path, bool]]:
+        """(number, resource, file, whether it was fetched now); those at addresses are fetched, all
+        by one deadline."""
         weights = list(enumerate(self.body.weights, len(self.body.executables)))
         end = deadline(sum(weight.nbytes for _, weight in weights
                            if isinstance(self.files[weight.id], Remote)))
         found = []
         for number, weight in weights:
-            place = self.files[weight.id]
+            place, fresh = self.files[weight.id], False
             if isinstance(place, Remote):
-                place = self._fetched(number, weight, place, end, progress)
-            found.append((number, weight, place))
+                path = self._copy_of(weight)
+                fresh = not path.exists()
+                if fresh:
+                    fetch(self.chunks(number), place, path, end, _half(progress, 0))
+                place = path
+            found.append((number, weight, place, fresh))
         return found
 
-    def _fetched(self, number: int, weight: core_pb2.WeightResource, place: Remote, end: float,
-                 progress: Progress | None) -> Path:
-        """The local copy of a remote weight resource, named by what was signed of it."""
+    def _copy_of(self, weight: core_pb2.WeightResource) -> Path:
+        """Where the local copy of a remote weight resource is, named by what was signed of it."""
         digest = hashlib.sha256(self.public_key + weight.SerializeToString(deterministic=True))
         digest.update(self.body_bytes if self.cipher else b"")
-        target = cache_home() / "fetched" / digest.hexdigest()
-        if not target.exists():
-            fetch(self.chunks(number), place, target, end, progress)
-        return target
+        return cache_home() / "fetched" / digest.hexdigest()
+
+
+def _half(progress: Progress | None, which: int) -> Progress | None:
+    """Reports half of each amount; halves 0 and 1 of an amount are all of it."""
+    return None if progress is None else lambda amount: progress((amount + which) // 2)
 
 
 def open_core(path: str | Path) -> Core:
