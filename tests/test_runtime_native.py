@@ -180,6 +180,31 @@ def test_what_this_runtime_cannot_do_is_refused_at_start(tmp_path):
         NativeModel.load(make(tmp_path, tuned), OPTIONS, Recorder())
 
 
+@pytest.mark.parametrize("by_transport", [True, False])
+def test_what_nothing_stages_is_refused_where_it_is_read(tmp_path, by_transport):
+    def declared(manifest, serving):
+        index = add_buffer(manifest, "other", wire.STAGING, wire.I32, 1 if by_transport else (
+            wire.PACKED, 1))
+        if by_transport:
+            manifest.transport.frames, manifest.transport.frame_index = 2, index
+        else:
+            manifest.tables.add(name="rows", buffer=index, frames=2, consumer_ranks=[0])
+        return index
+
+    def read(manifest, serving):
+        index, nodes = declared(manifest, serving), manifest.cuda_bodies.add().nodes
+        pending, table = (number(manifest, name) for name in ("pending", "page_table"))
+        for source, place in ((index, pending), (pending, pending), (table, table)):
+            nodes.add().copy.CopyFrom(wire.CudaCopy(
+                source=wire.CudaAddress(buffer=source),
+                destination=wire.CudaAddress(buffer=place), nbytes=4))
+        manifest.programs[4].cuda_body = 0
+
+    NativeModel.load(make(tmp_path, declared), OPTIONS, Recorder()).close()
+    with pytest.raises(ContractError, match=r"\(decode\)\.bindings: .* got none to other"):
+        NativeModel.load(make(tmp_path, read), OPTIONS, Recorder())
+
+
 def test_history_drafting_is_refused_without_speculation(tmp_path):
     with pytest.raises(ContractError, match="learned speculation enabled"):
         NativeModel.load(make(tmp_path), replace(OPTIONS, history_drafting=True), Recorder())

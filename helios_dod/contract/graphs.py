@@ -81,7 +81,7 @@ def _prepare_graph(
                 "one binding a buffer", manifest.buffers[made.buffer].name)
         bound.add(made.buffer)
     _check_live_counts(manifest, bindings, field)
-    _check_staged(manifest, use, bound, field)
+    unbound = _check_staged(manifest, use, bound, field)
     _check_lengths(program, bindings, field)
     if program.operation == wire.SPECULATIVE:
         require(model.version >= SPECULATIVE_VERSION, f"{field}.operation",
@@ -112,7 +112,7 @@ def _prepare_graph(
         lane_limit=program.lane_limit or min(program.draft_tokens + 1, program.token_capacity),
         device_body=program.WhichOneof("code") == "cuda_body",
         tuned=tuned_inputs(manifest, program, graph, field),
-        resources=_prepare_resources(graph, use, field))
+        resources=_prepare_resources(graph, use, field), unbound=unbound)
 
 
 def _check_rows(
@@ -228,12 +228,14 @@ def _check_live_counts(
 
 def _check_staged(
     manifest: wire.ExecutionManifest, use: BodyUse, bound: set[int], field: str,
-) -> None:
-    """What the body reads of host staging is filled: by a binding, the transport or a table."""
-    filled = bound | transport_buffers(manifest) | {table.buffer for table in manifest.tables}
-    for number in sorted(use.staged - filled):
+) -> tuple[str, ...]:
+    """What the body reads of host staging is filled: by a binding, the transport or a table. What
+    no binding fills."""
+    others = transport_buffers(manifest) | {table.buffer for table in manifest.tables}
+    for number in sorted(use.staged - bound - others):
         raise ContractError(f"{field}.bindings", "a binding of each STAGING that the program reads",
                             f"none to {manifest.buffers[number].name}")
+    return tuple(manifest.buffers[number].name for number in sorted(use.staged - bound))
 
 
 def _check_lengths(

@@ -67,6 +67,7 @@ class PreparedProgram:
     device_body: bool = False  # CUDA nodes instead of host operations
     tuned: tuple[tuple[int, str], ...] = ()  # (buffer, producer in the tuning catalog)
     resources: tuple[str, ...] = ()  # weight resources that it reads
+    unbound: tuple[str, ...] = ()  # STAGING that it reads of the transport and of staging tables
 
 
 @dataclass(frozen=True)

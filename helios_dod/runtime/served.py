@@ -35,7 +35,7 @@ def require_packed(binding: PreparedBinding, field: str) -> None:
 
 
 def require_served(contract: PreparedContract, programs: Iterable[int], executor: str) -> None:
-    """Raises ContractError for sources that packing does not know and bodies of another device."""
+    """Raises ContractError for values that nothing here writes and bodies of another device."""
     devices = {graph.name: graph.device_body for graph in contract.tuning}
     for index in programs:
         program = contract.programs[index]
@@ -45,6 +45,10 @@ def require_served(contract: PreparedContract, programs: Iterable[int], executor
                 raise ContractError(f"{field}.bindings[{i}].source",
                                     "a value that this runtime packs", binding.source)
             require_packed(binding, f"{field}.bindings[{i}]")
+        for name in program.unbound:
+            raise ContractError(f"{field}.bindings", "a binding of each STAGING that the program "
+                                "reads: this runtime stages no tables, and its transport writes no "
+                                "frame index", f"none to {name}")
         sources = {binding.source for binding in program.bindings}
         if terms.SOURCE_SPECULATIVE_PREFIX_LIMIT in sources:
             require_no_rows(program, field)
