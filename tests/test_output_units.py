@@ -87,6 +87,17 @@ def test_numbers_and_documents_pass_as_written():
     assert json.loads(json_or_text(deep)) == deep
 
 
+def test_listed_values_beside_what_python_cannot_read():
+    listed = {"enum": ["a", None, [1], 10**4200, [2] * 5000]}
+    for depth in range(900, 1100):  # one of them is too deep for one reader and not for the other
+        text = "[" * depth + "]" * depth
+        assert value(listed, text) == text
+    digits = "9" * 4400
+    assert value(listed, digits) == digits
+    assert value(listed, "[" + "1, " * 5000 + "1]") == "[" + "1, " * 5000 + "1]"
+    assert value(listed, json.dumps([2] * 5000)) == [2] * 5000
+
+
 def test_references():
     for place in ("$defs", "definitions"):
         root = {place: {"a/b~c": {"type": "integer"}, "loop": {"$ref": f"#/{place}/loop"}}}

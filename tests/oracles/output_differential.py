@@ -246,7 +246,7 @@ class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     ROOTS = ("sglang", "vllm", "openai_harmony", "xgrammar", "fastapi", "orjson",
              "partial_json_parser", "mistral_common", "outlines_core", "zmq", "cachetools",
-             "starlette", "openai", "transformers", "tiktoken", "psutil", "triton")
+             "starlette", "openai", "transformers", "tiktoken", "psutil", "triton", "ijson")
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name.split(".")[0] in self.ROOTS:
@@ -359,8 +359,8 @@ def make_sglang(place: tuple[str, str]) -> Any:
     return run
 
 
-def make_vllm(place: tuple[str, str], markers: tuple[str, ...]) -> Any:
-    cls = getattr(importlib.import_module(place[0]), place[1])
+def vllm_tools() -> list[Any]:
+    """The tools as vLLM's requests have them."""
     tools = []
     tool = importlib.import_module("vllm.tool_parsers.utils").ChatCompletionToolsParam
     for name, schema in TOOLS.items():
@@ -369,6 +369,12 @@ def make_vllm(place: tuple[str, str], markers: tuple[str, ...]) -> Any:
             "type": "function",
             "function": types.SimpleNamespace(name=name, parameters=schema)})
         tools.append(one)
+    return tools
+
+
+def make_vllm(place: tuple[str, str], markers: tuple[str, ...]) -> Any:
+    cls = getattr(importlib.import_module(place[0]), place[1])
+    tools = vllm_tools()
     request = types.SimpleNamespace(
         tool_choice="auto", tools=tools, include_reasoning=True, messages=[],
         chat_template_kwargs={"thinking": False, "enable_thinking": False})

@@ -112,9 +112,12 @@ def is_integral(text: str) -> bool:
     return len(power) <= POWER_MAX and len(fraction) <= int(power or 0)
 
 
-def value_of(document: str) -> Any:
-    """The value of a small JSON document, for comparison with listed values; None if too long."""
-    return json.loads(document) if len(document) < PYTHON_MAX else None
+def is_listed(document: str, members: tuple[Any, ...]) -> bool:
+    """Whether a JSON document is one of the values; none is that Python cannot read."""
+    try:
+        return is_member(json.loads(document), members)
+    except (ValueError, RecursionError):  # digits, or nesting that only just passed before
+        return False
 
 
 def document_type(document: str) -> str:
@@ -128,7 +131,7 @@ def is_admitted(document: str, admitted: Admitted) -> bool:
     if name not in admitted.types and not (
             name == "number" and "integer" in admitted.types and is_integral(document)):
         return False
-    return admitted.members is None or is_member(value_of(document), admitted.members)
+    return admitted.members is None or is_listed(document, admitted.members)
 
 
 def by_schema(text: str, admitted: Admitted, json_first: bool, python_literals: bool) -> str:
