@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helios_dod.frontend.output.cases import CaseTokenizer, gather
-from helios_dod.frontend.output.expressions import INSTRUCTIONS_MAX, STEPS_MAX, Expressions
+from helios_dod.frontend.output.expressions import MATCHES_MAX, Expressions
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.schemas import UNKNOWN, VISITS_MAX, ToolSet
@@ -167,10 +167,10 @@ def test_alternatives_with_patterns():
     assert parsed(schema, [("kind", "b"), ("v1", "7")]) == {"kind": "b", "v1": "7"}
 
 
-SAME = [  # what this engine and Python's say alike of ASCII names
+SAME = [  # what the grammar library and Python say alike of ASCII names
     "", "a", "^a", "a$", "^a$", "^$", "a|b", "^(?:a|bc)+$", "a.c", "^[a-c]{2}$", "^[^a-c]+$",
     "^a{2,3}$", "^a{2,}$", "^(a|b)*?c$", r"^\d+$", r"^\w+-\w+$", r"\s", r"\S\D", r"^[\w.-]+$",
-    r"\ba\b", r"\Bb", r"a\.b", r"^[\]a\\-]+$", "(a(b(c)?)?)$", "^(a*)*$", "^(a|a)*$", "(a+)+b$",
+    r"a\.b", r"^[\]a\\-]+$", "(a(b(c)?)?)$", "^(a*)*$", "^(a|a)*$", "(a+)+b$",
     "^x-(?:id|n)$", r"^\x61\u0062$", "a{0}b", "^(){3}$", "[a-]", "^[a|]+$", "(^a|b$)", "a+?b*?c??"]
 
 
@@ -185,29 +185,28 @@ def test_names_match_as_in_python(pattern, name):
 def test_names_beyond_ascii():
     for pattern, name, found in ((".", "\n", False), (".", "é", True), (r"\w", "é", False),
                                  (r"^[à-ü]$", "é", True), (r"^\u{1F600}$", "😀", True),
-                                 (r"^[^a]$", "😀", True), (r"\s", "\ufeff", True)):
+                                 (r"^[^a]$", "😀", True), (r"^\p{L}$", "é", True)):
         assert Expressions().match(pattern, name) is found, pattern
 
 
 @pytest.mark.parametrize("pattern", [
-    "(", ")", "[", "[b-a]", "*", "a**", "a{2,1}", "(?=a)", "(?!a)", "(?<=a)", r"(a)\1", r"\k<a>",
-    r"\p{L}", "(?i)a", "\\", r"\x6", r"\u12", r"\u{110000}", "a{1001}{1001}", "^*", r"\b+",
-    "((((a{9}){9}){9}){9}){9}", "a" * 5000, "(?:" * 2000, "[\\w-a]", 7, "a{99999999999}"])
+    "(", ")", "[", "[b-a]", "*", "a{2,1}", "(?=a)", "(?!a)", "(?<=a)", r"(a)\1", r"\k<a>",
+    r"\x6", r"\u12", r"\u{110000}", "^*", r"\ba", "a" * 5000, "(?:" * 300, 7, "a{99999999999}"])
 def test_patterns_that_are_not_judged(pattern):
     assert Expressions().match(pattern, "aa") is None
 
 
-@pytest.mark.parametrize("pattern", [
-    "(a*)*b", "(a|a)*b", "(a+)+b", "(a|aa)+b", "(.*)(.*)(.*)(.*)b", "(((a*)*)*)*b",
-    f"(a?){{{INSTRUCTIONS_MAX // 3}}}b"])
-def test_no_pattern_takes_more_steps_than_one_response_may(pattern):
+@pytest.mark.parametrize("pattern", ["(.*a){300}", "[ab]*a[ab]{200}$", "(((a{99}){99}){99}){99}"])
+def test_a_match_that_costs_too_much_is_not_judged(pattern):
+    assert Expressions().match(pattern, "a" * 200) is None
+    assert Expressions().match(pattern, "a" * 257) is None
+
+
+def test_one_response_asks_for_so_many_matches():
     expressions = Expressions()
-    assert expressions.match(pattern, "a" * 100) in (False, None)
-    before = expressions.left
-    for i in range(20_000):
-        expressions.match(pattern, f"{'a' * 1000}{i}")
-    assert -INSTRUCTIONS_MAX <= expressions.left <= before <= STEPS_MAX
-    assert expressions.match("^a", "a") is None  # nothing is judged any more
+    for _ in range(2):  # each is asked for once
+        assert all(expressions.match(f"^{i}$", "1") is (i == 1) for i in range(MATCHES_MAX))
+    assert expressions.match("^a", "a") is None
 
 
 def test_many_patterns_and_many_alternatives_are_read_in_part():
