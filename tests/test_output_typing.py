@@ -215,6 +215,13 @@ def test_many_patterns_and_many_alternatives_are_read_in_part():
     circles = {"anyOf": [{"$ref": "#"}] * 50_000}
     tools = ToolSet({"f": circles})
     assert tools.admitted("f", "x") == UNKNOWN and not tools.deciding("f")
+    kinds = {"oneOf": [{"properties": {**{f"k{i}": {"const": i} for i in range(40)}, "x": {}}}
+                       for _ in range(60)]}
+    tools, given = ToolSet({"f": kinds}), tuple((f"k{i}", str(i)) for i in range(40))
+    assert tools.admitted("f", "x", given[:1]).known and tools.admitted("f", "x", given).known
+    reader = tools.reader("f")
+    reader.parameter("x", {f"k{i}": i for i in range(40)})
+    assert reader.visits < 2 * VISITS_MAX
     values = {"properties": {"x": circles}, "anyOf": [{"$ref": "#"}] * 2}
     assert ToolSet({"f": values}).admitted("f", "x").members is None
     listed = {"properties": {"x": {"anyOf": [{"enum": list(range(50_000))}] * VISITS_MAX}}}

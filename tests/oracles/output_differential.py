@@ -246,7 +246,7 @@ class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     ROOTS = ("sglang", "vllm", "openai_harmony", "xgrammar", "fastapi", "orjson",
              "partial_json_parser", "mistral_common", "outlines_core", "zmq", "cachetools",
-             "starlette", "openai", "transformers", "tiktoken", "psutil", "triton", "ijson")
+             "starlette", "openai", "transformers", "tiktoken", "psutil", "triton")
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name.split(".")[0] in self.ROOTS:

@@ -28,7 +28,7 @@ from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.terms import Start
 from tests.oracles import output_differential as calls_alone
-from tests.oracles.output_differential import SG, SYNTAXES, TOOLS, VL, PeerTokenizer, verdict
+from tests.oracles.output_differential import SG, SYNTAXES, TOOLS, PeerTokenizer, verdict
 
 REASONINGS = ["Hm.", "First\nsecond <b>", "a </thin b", "{\"name\": \"plan\"}", "```\ncode\n```",
               "Über 日本 😀", "to=user, then <function=", "[1, 2] < 3 &amp; more", "x" * 300,
@@ -132,12 +132,14 @@ def vllm(name: str) -> Callable[[str], Parsed]:
                 (call.name, call.arguments) for call in calls or ()]
         return whole
     extract = calls_alone.make_vllm(place, markers)
-    module, kind = {
-        "tagged_json": ("reasoning.qwen3_engine_reasoning_parser", "Qwen3ParserReasoningAdapter"),
-        "xtml": ("reasoning.kimi_k3_reasoning_parser", "KimiK3ReasoningParser"),
-        "recipient_frames": ("reasoning.muse_glimmer_reasoning_parser",
-                             "MuseGlimmerReasoningParser")}[name]
-    reader = getattr(importlib.import_module(VL + module), kind)
+    if name == "tagged_json":
+        adapters = importlib.import_module("vllm.parser.engine.adapters").make_adapters
+        reader, _ = adapters(importlib.import_module("vllm.parser.qwen3").Qwen3Parser)
+    else:
+        module, kind = {"xtml": ("kimi_k3", "KimiK3"),
+                        "recipient_frames": ("muse_glimmer", "MuseGlimmer")}[name]
+        reader = getattr(importlib.import_module(f"vllm.reasoning.{module}_reasoning_parser"),
+                         f"{kind}ReasoningParser")
 
     def parts(text: str) -> Parsed:
         tokenizer = PeerTokenizer((*markers, "<think>", "</think>"))

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from helios_dod.frontend.output.expressions import Expressions
 
 ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
-VISITS_MAX = 2048  # schemas, and branches and patterns of them, read for one parameter
+VISITS_MAX = 2048  # schemas, their branches, patterns and constants read for one parameter
 MEMBERS_A_VISIT = 64  # listed values that are read in the time of a schema
 WORDS = ("allOf", "anyOf", "oneOf")
 Constants = tuple[tuple[str, str], ...]  # parameters and JSON of their values, sorted
@@ -122,6 +122,7 @@ class Reader:
         """What a schema says without its branches."""
         declared = schema.get("properties")
         declared = declared if isinstance(declared, dict) else {}
+        self.visits += len(constants)
         excluded = any(name in declared and not self.may_be(declared[name], value)
                        for name, value in constants.items())
         found, judged = self.patterned(schema.get("patternProperties"), key)
