@@ -19,6 +19,7 @@ from test_server_real import command, make
 from helios_dod.cli import main
 from helios_dod.edges import Submission
 from helios_dod.errors import UserError
+from helios_dod.executors.base import DeviceError
 from helios_dod.ledger import ADVANCING, DECISIONS, FIRST, Ledger
 from helios_dod.recording import (
     EARLIER,
@@ -27,12 +28,14 @@ from helios_dod.recording import (
     Recorder,
     check_target,
     crash_text,
+    edgeless_digest,
     load,
     replay,
     salvage,
 )
 from helios_dod.server.names import name_of
-from helios_dod.simulation.simulator import Simulator
+from helios_dod.simulation.simulator import Simulator, Workload
+from helios_dod.terms import FINISH_DEVICE_ERROR
 
 SEEDS = range(40, 52)
 
@@ -111,6 +114,43 @@ def test_a_crash_happens_again(tmp_path, capsys, column, error):
     shown = capsys.readouterr().out
     assert f"recording ended: {error}: " in shown
     assert f"tick {last} raised the same again" in shown
+
+
+def test_a_failed_device_s_recordings_run_again(tmp_path, capsys):
+    """Its device fails with frames and copies in flight, and that of the engine started after it:
+    two recordings, each to its own digest, that say what each request did until then."""
+    path, digests, failed = tmp_path / "file", [], []
+    for seed in (11, 12):
+        simulator = Simulator(seed, walked=False, pages=12, workload=Workload(
+            arrival=1.0, cancel=0.0, deadline=0.0, ignore_eos=1.0, memory_pages=4, disk_pages=4,
+            prompt_max=40, output_max=80))
+        recorder = simulator.engine.recorder = Recorder(simulator.world, "TEST_MIN")
+        copies, frames = simulator.world[0]["copies"], simulator.world[0]["frames"]
+        for _ in range(400):
+            simulator.tick()
+            if (copies["first"] != copies["end"]).any() and frames["state"].any():
+                break
+        else:
+            raise AssertionError("no copy beside a frame")
+        ended = []
+
+        def judge(live, reason, *_, ended=ended):
+            ended.append((live.submission.tag, reason))
+
+        def broken(*_):
+            raise DeviceError("poll: injected")
+
+        simulator.judge = judge
+        simulator.executor.poll = broken
+        simulator.executor.next_end = lambda: None
+        simulator.run(10)
+        recorder.save(path, crash_text(simulator.engine.failure))
+        digests.append(edgeless_digest(simulator.world))
+        failed.append([tag for tag, reason in ended if reason == FINISH_DEVICE_ERROR])
+    for name, digest, tags in zip((tmp_path / "file.1", path), digests, failed, strict=True):
+        shown = timeline(name, capsys, "--request", str(tags[0]))
+        assert "recording ended: DeviceError: poll: injected" in shown
+        assert "advances (" in shown and shown.endswith(f"digest {digest}\n")
 
 
 def test_another_crash_is_told(tmp_path, capsys):

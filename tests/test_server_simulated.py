@@ -47,6 +47,20 @@ def test_many_streams_advance_at_the_pace_of_the_device(server: Server):
     assert time.monotonic() - began >= tokens * STEP_MS / 1e3, "no step is shorter than its cost"
 
 
+def test_deadlines_end_what_decodes_and_what_waits_for_a_slot(server: Server):
+    """More than there are slots; every permit comes back."""
+    def ask(index: int) -> tuple[int, str]:
+        answer = httpx.post(server.url + "/v1/chat/completions", timeout=60, json={
+            "model": "default", "messages": [{"role": "user", "content": f"Hello {index}"}],
+            "max_tokens": 200, "ignore_eos": True, "deadline_ms": 40 * STEP_MS})
+        return answer.status_code, answer.json()["error"]["code"]
+
+    with ThreadPoolExecutor(70) as pool:
+        answers = list(pool.map(ask, range(70)))
+    assert answers == [(504, "deadline_passed")] * 70
+    server.idle()
+
+
 def test_the_same_seed_gives_the_same_tokens(server: Server):
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
     texts = {client.chat.completions.create(
