@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     chosen = next((word for word in words if not word.startswith("-")), None)
-    args = make_parser(chosen).parse_args(words)
     try:
+        args = make_parser(chosen).parse_args(words)
         return int(import_module(COMMANDS[args.command][0]).run(args))
     except UserError as error:
-        print(f"helios {args.command}: {printable(str(error))}", file=sys.stderr)
+        print(f"helios {chosen}: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -11,7 +11,7 @@ import pytest
 
 from helios_dod import __version__
 from helios_dod.cli import COMMANDS, main
-from helios_dod.cores import demo
+from helios_dod.cores import demo, inspect_command
 from helios_dod.cores.acceptance import authorize
 from helios_dod.cores.errors import CoreError
 from helios_dod.cores.keys import user_key
@@ -83,6 +83,17 @@ def test_wrong_usage(capsys):
     assert "unrecognized arguments: --more" in used_wrongly(capsys, "inspect", "x", "--more")
     assert "--cache-dtype" in used_wrongly(
         capsys, "prepare", "--checkpoint", "x", "--out", "y", "--cache-dtype", "f16")
+
+
+@pytest.mark.parametrize("at", ["add_arguments", "run"])
+def test_an_interrupt_at_any_time_is_a_status(capsys, monkeypatch, at):
+    """Most of a short command's time is the import of its module."""
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect_command, at, interrupted)
+    assert main(["inspect", "x"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_inspect(capsys, core):
