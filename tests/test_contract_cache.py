@@ -87,6 +87,7 @@ def test_page_updates_name_their_view():
     (4, contract.PAGED_LATENT, (8, 8), False),
     (1, contract.PAGED_KEY_VALUE, ((wire.PAGE_TOKENS, 1), (wire.PAGE_TOKENS, 1)), False),
     (1, contract.PAGED_LATENT, (2, (wire.PAGE_TOKENS, 1), 8), False),
+    (2, contract.PAGED_LATENT, (4, 8), False),  # 8 is what a record holds, not how many there are
 ])
 def test_planes_hold_page_tokens_over_the_ratio(ratio, kind, tail, held):
     serving, manifest = pair()

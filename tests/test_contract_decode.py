@@ -255,6 +255,9 @@ def test_vocabularies():
     refused(serving, manifest, "eos_tokens")
     serving.model.frontend.eos_tokens[:] = range(9)
     refused(serving, manifest, "eos_tokens", "at most 8")
+    serving, manifest = pair()
+    serving.model.frontend.bos_token, serving.model.frontend.add_bos = VOCABULARY, True
+    refused(serving, manifest, "frontend.bos_token", "below the vocabulary, 16")
 
 
 @pytest.mark.parametrize("name, values", [

@@ -106,7 +106,8 @@ def _check_records(
     records = page_tokens // region.compression_ratio
     tail = axes(buffer)[1:]
     by_page = [multiplier for symbol, multiplier in tail if symbol == wire.PAGE_TOKENS]
-    constant = {multiplier for symbol, multiplier in tail if symbol == 0}
+    latent = region.kind == contract.PAGED_LATENT  # its last axis is what a record holds
+    constant = {multiplier for symbol, multiplier in (tail[:1] if latent else tail) if symbol == 0}
     if by_page:
         held = by_page == [1] and region.compression_ratio == 1
     else:
@@ -114,7 +115,7 @@ def _check_records(
     require(held, f"{field}.planes",
             f"planes with one axis of {records} records, page_tokens / compression_ratio",
             describe_buffer(buffer))
-    require(region.kind != contract.PAGED_LATENT or len(buffer.shape) <= LATENT_AXES,
+    require(not latent or len(buffer.shape) <= LATENT_AXES,
             f"{field}.planes", "pages of latent records, which have no heads: at most "
             f"{LATENT_AXES} axes", describe_buffer(buffer))
 
