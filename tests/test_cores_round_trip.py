@@ -196,6 +196,9 @@ def test_acceptance_of_another_user_does_not_count(tmp_path, publisher, monkeypa
     make_key(user_key_path())
     with pytest.raises(AcceptanceError, match="not given by this user"):
         authorize(core)
+    user_key_path().chmod(0o644)  # says what is wrong with the key, not with the acceptance
+    with pytest.raises(AcceptanceError, match=r"cannot be told: .* others may read"):
+        authorize(core)
 
 
 def test_acceptance_does_not_carry_over_to_another_key(tmp_path, publisher):

@@ -9,6 +9,12 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 
 from helios_dod.cli import main
 from helios_dod.contract.wire import core_pb2, manifest_pb2
@@ -301,9 +307,19 @@ def test_a_key_that_is_no_file_is_refused_unread(capsys, core, tmp_path, monkeyp
         status, _, err = run(capsys, "sign", core, "--key", path, "--namespace", "other")
         assert status != 0 and "not a regular file" in err
     monkeypatch.delenv("HELIOS_CORE_KEY", raising=False)
-    monkeypatch.setenv("HELIOS_CORE_KEY_FILE", str(pipe))
-    with pytest.raises(CoreError, match="needs its key"):
-        load_secret(core)
+    for path, why in ((pipe, "not a regular file"), (tmp_path / "none", "cannot be read: No such")):
+        monkeypatch.setenv("HELIOS_CORE_KEY_FILE", str(path))
+        with pytest.raises(CoreError, match=rf"needs its key: set .* put it into {path} \({why}"):
+            load_secret(core)
+
+
+def test_a_key_with_a_passphrase_says_so(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    path.chmod(0o600)
+    with pytest.raises(CoreError, match="a key with a passphrase; expected one without"):
+        load_key(path)
 
 
 def test_a_failed_write_names_what_was_asked_for(core, tmp_path):

@@ -60,11 +60,16 @@ def hint(namespace: str) -> str:
 
 def refusal(core: Core) -> str | None:
     """Why the record beside the core does not accept it; None when it does."""
-    path = core.path / ACCEPTANCE_FILE
+    path, key = core.path / ACCEPTANCE_FILE, user_key_path()
+    if not os.path.lexists(path):
+        return f"namespace {core.namespace!r} has not been accepted"
     try:
-        if not os.path.lexists(path):
-            return f"namespace {core.namespace!r} has not been accepted"
-        mine = public_bytes(load_key(user_key_path()))
+        mine = public_bytes(load_key(key))
+    except CoreError as error:
+        if os.path.lexists(key):
+            return f"whether the acceptance in {path.name} is this user's cannot be told: {error}"
+        return f"the acceptance in {path.name} is not this user's, who has no key yet"
+    try:
         own = [part["accepted"] for part in _records(path) if _is_of(part, mine)]
     except (CoreError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return f"the acceptance in {path.name} cannot be read or is not this user's"

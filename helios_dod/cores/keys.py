@@ -42,7 +42,10 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         raise CoreError(path, f"cannot read the signing key: {error.strerror}") from error
     try:
         key = load_pem_private_key(data, password=None)
-    except (ValueError, TypeError) as error:
+    except TypeError as error:  # so the library says that it needs a password
+        raise CoreError(path, "a key with a passphrase; expected one without, that nobody else may "
+                              "read") from error
+    except ValueError as error:
         raise CoreError(path, "not a private key in PEM form") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise CoreError(path, "expected an Ed25519 key, got another kind")

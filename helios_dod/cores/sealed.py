@@ -89,12 +89,14 @@ def load_secret(place: Path) -> bytes:
         where = str(path)
         try:
             mode = regular(path, follow=True).st_mode
-            with open(path, encoding="ascii") as file:
+            with open(path, encoding="ascii", errors="replace") as file:
                 text = file.read(1024)
-        except (CoreError, OSError, UnicodeDecodeError):
+        except (CoreError, OSError) as error:
+            why = error.problem if isinstance(error, CoreError) else error.strerror
             raise CoreError(place, f"is sealed and needs its key: set {SECRET_VARIABLE}, or "
                                    f"{SECRET_FILE_VARIABLE} to a file of it, or put it into {path} "
-                                   "(helios keygen --sealing makes a new one)") from None
+                                   f"({why}; helios keygen --sealing makes one, for cores that are "
+                                   "sealed from then on)") from None
         if mode & 0o077:
             raise CoreError(path, f"a core key that others may read; run: chmod 600 {path}")
     try:
