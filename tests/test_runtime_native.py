@@ -94,6 +94,16 @@ def test_native_model_exposes_what_it_chose(tmp_path):
     assert executor.closed
 
 
+@pytest.mark.parametrize("size, places", [("SMALL", 64), (None, 1024)])
+def test_no_core_prepares_more_snapshots_than_are_served(tmp_path, size, places):
+    """A core says how many it was prepared for; what there is room for is chosen at load."""
+    def change(manifest, serving):
+        serving.snapshots = 1_000_000
+
+    made = plan(make(tmp_path, change), replace(OPTIONS, size=size))
+    assert made.selection.geometry.snapshots == made.selection.limits.snapshots_max == places
+
+
 def test_changed_weights_are_refused_unless_trusted(tmp_path):
     core = make(tmp_path)
     data = bytearray((core / "weights.bin").read_bytes())
@@ -120,6 +130,9 @@ def test_ranks_beyond_one_are_refused_by_name(tmp_path):
 
     assert NativeModel.load(make(tmp_path, one), OPTIONS, Recorder()).weights[0].keys() == {
         "weights"}
+
+    with pytest.raises(SelectionError, match="peers: Processes asked, one rank can be served"):
+        NativeModel.load(make(tmp_path), OPTIONS, Recorder(), peers=RankPeers.Processes)
 
     def missing(manifest, serving):
         manifest.ranks.add(rank=0, weights=["weights", "more"])

@@ -154,6 +154,8 @@ class NativeModel:
         ranks = max(1, len(made.contract.ranks))
         if ranks > 1:
             raise SelectionError("ranks", ranks, "one can be served")
+        if peers is RankPeers.Processes:
+            raise SelectionError("peers", peers.name, "one rank can be served, on this host")
         require_served(made.contract, made.selection.programs, executor.name)
         if made.selection.history_drafting:
             learned = bool(made.selection.speculative_widths)

@@ -240,13 +240,19 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
     return options.context_tokens
 
 
-def choose_window_places(contract: PreparedContract, options: Options) -> tuple[int, int]:
+def choose_snapshots(contract: PreparedContract, options: Options) -> int:
+    """Places of snapshots: preparation's, as many of them as a size has."""
+    return min(contract.snapshots, SIZES[options.size or HUGE.name].snapshots_max)
+
+
+def choose_window_places(contract: PreparedContract, options: Options,
+                         snapshots: int) -> tuple[int, int]:
     """Pages of group 1 that host memory and the disk can hold: those of all snapshots, in at most
     half of the bytes of each. The disk has those that memory has no room for."""
     cache, places = contract.cache, [0, 0]
     if options.offload_bytes is None or cache.window_tokens == 0 or not options.caching:
         return 0, 0
-    most = contract.snapshots * -(-cache.window_tokens // cache.page_tokens)
+    most = snapshots * -(-cache.window_tokens // cache.page_tokens)
     for tier, nbytes in enumerate((options.offload_bytes, options.disk_bytes or 0)):
         places[tier] = max(min(most, nbytes // 2 // max(cache.windowed_page_bytes, 1)), 0)
         most -= places[tier]
@@ -334,15 +340,16 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     whole = (OP_SCORED_PREFILL, OP_SPECULATIVE)  # logits of every packed row
     scored = max((p.packed for p in loaded if p.operation in whole), default=0)
     state_rows = max(p.state_rows_per_request for p in loaded)
+    snapshots = choose_snapshots(contract, options)
     geometry = Geometry(
         lanes=lanes, packed=packed, slots=slots,
         pages=min(pages, slots * (per_request + view)), page_tokens=page_tokens,
         pages_per_request=per_request,
         updates=packed // page_tokens + 2 * lanes + per_request,
         logit_rows=max(lanes, scored), state_rows_per_request=state_rows,
-        state_rows=slots * state_rows, snapshot_rows=contract.snapshots * state_rows,
-        windowed_pages=windowed, window_pages=window_pages, snapshots=contract.snapshots)
-    windows = choose_window_places(contract, options)
+        state_rows=slots * state_rows, snapshot_rows=snapshots * state_rows,
+        windowed_pages=windowed, window_pages=window_pages, snapshots=snapshots)
+    windows = choose_window_places(contract, options, snapshots)
     tiers = choose_tiers(page_bytes, geometry.pages,
                          [count * contract.cache.windowed_page_bytes for count in windows], options)
     limits = choose_limits(
