@@ -9,8 +9,8 @@ import pytest
 
 from helios_dod import Engine, Submission
 from helios_dod.errors import UserError
-from helios_dod.executors.acceptance import ONE, Acceptance, fitted, foretell, read_acceptance
-from helios_dod.executors.costs import FixedCost
+from helios_dod.executors.acceptance import ONE, Acceptance, fitted, foretell
+from helios_dod.executors.costs import FixedCost, read_costs
 from helios_dod.executors.simulated import SimulatedExecutor
 from helios_dod.perf.__main__ import main
 from helios_dod.recording import Recorder
@@ -179,7 +179,7 @@ def perf(monkeypatch, *arguments):
 def test_a_fit_gives_back_what_was_simulated(monkeypatch, tmp_path):
     recorded(speculating((0.9, 0.6, 0.3)), tmp_path / "r.rec")
     assert perf(monkeypatch, "fit", tmp_path / "r.rec", "--out", tmp_path / "c.json") == 0
-    found = read_acceptance(tmp_path / "c.json")
+    found = read_costs(tmp_path / "c.json").acceptance
     for chance, wanted in zip(found.chances, (0.9, 0.6, 0.3), strict=True):
         assert chance / ONE == pytest.approx(wanted, abs=0.04)
     assert fitted(np.zeros(4, np.int64), np.zeros(4, np.int64)) is None
@@ -218,14 +218,15 @@ def test_impossible_models_are_refused(make, words):
 
 
 @pytest.mark.parametrize("text, words", [
-    ('{"acceptance": 5}', "acceptance: expected an object"),
-    ('{"acceptance": {"chances": [0.5]}}', r"acceptance.chances\[0\]"), ("[]", "expected an obj"),
+    ("5", "acceptance: expected an object"), ("[]", "acceptance: expected an object"),
+    ('{"chances": [0.5]}', r"acceptance.chances\[0\]"),
+    ('{"chances": [1], "spread": -1}', "acceptance.spread"),
 ])
 def test_bad_files_of_acceptance_are_named(tmp_path, text, words):
     path = tmp_path / "costs.json"
-    path.write_text(text)
+    path.write_text(f'{{"format": 1, "operations": {{}}, "acceptance": {text}}}')
     with pytest.raises(UserError, match=words) as raised:
-        read_acceptance(path)
+        read_costs(path)
     assert "costs.json" in str(raised.value)
 
 

@@ -52,6 +52,9 @@ def test_figures_stand_beside_their_budgets(monkeypatch, capsys, tmp_path):
     baseline.write_text(json.dumps({"figures": {"tick, 256 lanes": 98.0}}))
     assert perf(monkeypatch, "bench", "--only", "256", "--baseline", baseline) == 0
     assert "<= 50 met; 0.50 of the baseline's 98" in capsys.readouterr().out
+    baseline.write_text(json.dumps({"figures": {"tick, 256 lanes": 0.0}}))
+    assert perf(monkeypatch, "bench", "--only", "256", "--baseline", baseline) == 0
+    assert capsys.readouterr().out.endswith("<= 50 met; no ratio, the baseline's is 0\n")
     assert perf(monkeypatch, "bench", "--only", "real time") == 1
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith(">= 150 met") and second.endswith(">= 80 MISSED")

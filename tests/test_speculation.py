@@ -260,14 +260,15 @@ def test_allocation_is_the_likeliest_set_of_prefixes():
     rng = np.random.default_rng(5)
     levels = np.array([0.0, 0.25, 0.5, 0.5, 1.0], np.float32)
     for _ in range(400):
-        count, drafts = int(rng.integers(1, 6)), int(rng.integers(1, 5))
+        count, drafts = int(rng.integers(1, rng.choice((6, 40)))), int(rng.integers(1, 5))
         confidence = (rng.choice(levels, (count, drafts)) if rng.random() < 0.5
                       else rng.random((count, drafts), np.float32))
-        slots = rng.permutation(8)[:count].astype(np.int32)
+        slots = rng.permutation(48)[:count].astype(np.int32)
         ceilings = rng.integers(1, drafts + 2, count).astype(np.int32)
         packed = int(rng.integers(count, count * (drafts + 1) + 1))
         lengths = np.zeros(count, np.int32)
-        allocate_prefixes(confidence, slots, ceilings, packed, lengths)
+        survivals, heap = rng.random(count), rng.integers(0, 99, count, np.int32)
+        allocate_prefixes(confidence, slots, ceilings, packed, survivals, heap, lengths)
         assert lengths.tolist() == brute_force(confidence, slots, ceilings, packed)
 
 
@@ -277,7 +278,8 @@ def test_allocation_by_hand():
     def allocate(confidence, slots, packed, ceilings=(3, 3)):
         lengths = np.zeros(2, np.int32)
         allocate_prefixes(np.array(confidence, np.float32), np.array(slots, np.int32),
-                          np.array(ceilings, np.int32), packed, lengths)
+                          np.array(ceilings, np.int32), packed, np.zeros(2),
+                          np.zeros(2, np.int32), lengths)
         return lengths.tolist()
 
     assert allocate([[0.1, 1.0], [0.2, 0.3]], [0, 1], 3) == [1, 2]

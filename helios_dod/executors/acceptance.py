@@ -5,8 +5,7 @@ confidence says: so what a device allocates by confidence, the more hopeful pref
 more often than the rest. All shares are of 65,536, so that a model is the same on every machine.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,15 +93,10 @@ def fitted(offered: np.ndarray, accepted: np.ndarray) -> Acceptance | None:
     return Acceptance(tuple(np.rint(shares * ONE).astype(int).tolist()))
 
 
-def read_acceptance(path: Path) -> Acceptance | None:
-    """What a file of costs says of drafts, `Acceptance.plain` under "acceptance"; None: nothing.
-    Raises UserError naming file, field and value."""
-    try:
-        found = json.loads(path.read_text()).get("acceptance")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except (ValueError, AttributeError):
-        raise UserError(f"{path}: expected an object of JSON") from None
+def acceptance_in(path: Path, value: Mapping[str, Any]) -> Acceptance | None:
+    """What the contents of a file of costs say of drafts, `Acceptance.plain` under "acceptance";
+    None: nothing. Raises UserError naming file, field and value."""
+    found = value.get("acceptance")
     if found is None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("chances"), list):

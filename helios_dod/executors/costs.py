@@ -16,6 +16,7 @@ import numpy as np
 from helios_dod import terms
 from helios_dod.bounds import whole
 from helios_dod.errors import UserError
+from helios_dod.executors.acceptance import Acceptance, acceptance_in
 from helios_dod.system import kernel
 
 # Of one frame: itself, its lanes, packed tokens, lanes that sample, tokens of history that its
@@ -78,11 +79,13 @@ def unscaled() -> np.ndarray:
 class Costs:
     """table: int64 [operation, side, feature], picoseconds, not negative. host_ns: between a tick
     and the start of what it launched on an idle device. scale: int64 [operation, packed tokens],
-    thousandths of what the table says."""
+    thousandths of what the table says. acceptance: how often drafts were right where the costs are
+    from; None: unknown."""
 
     table: np.ndarray
     host_ns: int = 0
     scale: np.ndarray = field(default_factory=unscaled)
+    acceptance: Acceptance | None = None
 
     def __post_init__(self) -> None:
         if self.table.shape != TABLE_SHAPE or self.table.dtype != np.int64:
@@ -113,7 +116,8 @@ class Costs:
             if sides:
                 operations[name] = sides
         return {"format": FORMAT, "unit": "picoseconds", "host_ns": self.host_ns,
-                "operations": operations}
+                "operations": operations, **(
+                    {} if self.acceptance is None else {"acceptance": self.acceptance.plain()})}
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,8 @@ def read_costs(path: Path) -> Costs:
             for feature, number in features.items():
                 table[OPERATIONS[name], SIDES.index(side), FEATURES.index(feature)] = _number(
                     path, f"operations.{name}.{side}.{feature}", number)
-    return Costs(table, _number(path, "host_ns", value.get("host_ns", 0)), scale)
+    return Costs(table, _number(path, "host_ns", value.get("host_ns", 0)), scale,
+                 acceptance_in(path, value))
 
 
 def _part(path: Path, value: Mapping[str, Any], name: str,

@@ -136,6 +136,8 @@ class SimulatedExecutor:
         drafts = max((program.drafts for program in self.contract.programs), default=0)
         self.drafts = np.zeros((geometry.lanes, drafts), np.int32)
         self.lengths = np.zeros(geometry.lanes, np.int32)
+        self.survivals = np.zeros(geometry.lanes)  # with the heap: what an allocation works in
+        self.heap = np.zeros(geometry.lanes, np.int32)
         # proposal_confidence: by frame, then submitted row
         self.confidence = np.zeros((FRAMES_MAX, slots, drafts), np.float32)
         self.differ = np.zeros(geometry.lanes, np.uint64)
@@ -284,7 +286,7 @@ class SimulatedExecutor:
         propose_round(self.world, frame, at, chosen.drafts, chosen.packed, self.page_tokens,
                       self.contract.vocabulary, self.accept, self.model, EMPTY_HISTORY, self.table,
                       self.cache, self.pending, self.endpoint, self.seeds, self.drafts,
-                      self.confidence[frame], self.lengths)
+                      self.confidence[frame], self.survivals, self.heap, self.lengths)
         if others is not None:
             others.follow_round(self.world, frame, at, program, self.table, self.cache,
                                 self.pending, self.endpoint, self.drafts, self.lengths,

@@ -80,11 +80,12 @@ def draw_lanes(world, frame, at, vocabulary, pending, endpoint, seeds, limits, m
 
 
 @kernel
-def draw_round(world, frame, at, vocabulary, extents, model, confidence, lengths, pending, endpoint,
-               seeds, limits, minimums, stops, generated, status, ends):
+def draw_round(world, frame, at, vocabulary, extents, model, confidence, survivals, heap, lengths,
+               pending, endpoint, seeds, limits, minimums, stops, generated, status, ends):
     """A speculative program: target rows by the drafts' confidence where it allocates; then each
     lane's tokens, up to the first draft that is wrong. extents: int64 [2], drafts of a lane, and
-    target rows of all. confidence: f32 [lanes, drafts]. lengths: i32 [lanes]."""
+    target rows of all. confidence: f32 [lanes, drafts]. lengths: i32 [lanes]. survivals,
+    heap: see allocate_prefixes."""
     words, done, rows = world[0].staging.words[frame], world[0].completions, 0
     lanes = words[at[SOURCE_LIVE_LANES]]
     for lane in range(lanes):
@@ -93,7 +94,7 @@ def draw_round(world, frame, at, vocabulary, extents, model, confidence, lengths
             endpoint[slot] = words[at[SOURCE_CONSUMED] + lane]
         for place in range(extents[0]):
             confidence[lane, place] = foretell(model, seeds[slot], endpoint[slot] + place, place)[1]
-    lengths_of(words, at, lanes, extents[1], confidence, lengths)
+    lengths_of(words, at, lanes, extents[1], confidence, survivals, heap, lengths)
     for lane in range(lanes):
         slot, emitted = words[at[SOURCE_SLOT] + lane], 0
         going, start = status[slot] == STATUS_RUNNING, endpoint[slot]
@@ -116,7 +117,7 @@ def draw_round(world, frame, at, vocabulary, extents, model, confidence, lengths
 def run_due(world, flight, now_ns, bound, operations, vocabulary, device):
     """Runs every program whose end has come. device: `NoiseExecutor.drawn`."""
     (pending, endpoint, seeds, limits, minimums, stops, generated, status, ends, extents, model,
-     confidence, lengths) = device
+     confidence, survivals, heap, lengths) = device
     while flight[COUNT] > 0 and flight[FIRST] <= now_ns:
         frame, program = flight[FIRST + 2], flight[FIRST + 3]
         assert operations[program] in KNOWN
@@ -125,8 +126,8 @@ def run_due(world, flight, now_ns, bound, operations, vocabulary, device):
                        stops, generated, status)
         elif operations[program] == OP_SPECULATIVE:
             draw_round(world, frame, bound[program], vocabulary, extents[program], model,
-                       confidence[frame], lengths, pending, endpoint, seeds, limits, minimums,
-                       stops, generated, status, ends)
+                       confidence[frame], survivals, heap, lengths, pending, endpoint, seeds,
+                       limits, minimums, stops, generated, status, ends)
         else:
             draw_lanes(world, frame, bound[program], vocabulary, pending, endpoint, seeds, limits,
                        minimums, stops, generated, status, ends)
@@ -155,4 +156,4 @@ class NoiseExecutor(SimulatedExecutor):
         """What its programs work on."""
         return (self.pending, self.endpoint, self.seeds, self.limits, self.minimums, self.stops,
                 self.generated, self.status, self.ends, self.extents, self.model, self.confidence,
-                self.lengths)
+                self.survivals, self.heap, self.lengths)

@@ -37,42 +37,58 @@ from helios_dod.terms import (
 
 
 @kernel
-def frontier(confidence, slots, ceilings, lengths, lanes):
-    """The lane whose next position is most likely to be reached, or -1 where all are full.
-
-    Ties prefer the shorter prefix, then the smaller slot."""
-    best, best_survival = -1, 0.0
-    for lane in range(lanes):
-        if lengths[lane] >= ceilings[lane]:
-            continue
-        survival = 1.0
-        for i in range(lengths[lane]):
-            survival *= np.float64(confidence[lane, i])
-        if best >= 0:
-            if survival < best_survival:
-                continue
-            if survival == best_survival and (lengths[lane], slots[lane]) > (
-                    lengths[best], slots[best]):
-                continue
-        best, best_survival = lane, survival
-    return best
+def sooner(a, b, survivals, slots, lengths):
+    """Is lane a's next position more likely to be reached than lane b's? Ties prefer the shorter
+    prefix, then the smaller slot."""
+    if survivals[a] != survivals[b]:
+        return survivals[a] > survivals[b]
+    return (lengths[a], slots[a]) < (lengths[b], slots[b])
 
 
 @kernel
-def allocate_prefixes(confidence, slots, ceilings, packed, lengths):
+def sink(heap, place, count, survivals, slots, lengths):
+    """Lets the lane at a place of a binary heap of `count` go below those that come sooner."""
+    lane, below = heap[place], 2 * place + 1
+    while below < count:
+        if below + 1 < count and sooner(heap[below + 1], heap[below], survivals, slots, lengths):
+            below += 1
+        if not sooner(heap[below], lane, survivals, slots, lengths):
+            break
+        heap[place] = heap[below]
+        place, below = below, 2 * below + 1
+    heap[place] = lane
+
+
+@kernel
+def allocate_prefixes(confidence, slots, ceilings, packed, survivals, heap, lengths):
     """Target rows of each lane, at most its ceiling, `packed` together, into `lengths`.
 
     confidence: f32 [lanes, drafts], each draft's own given that its predecessors are accepted.
     slots, ceilings, lengths: i32 [lanes]. Every lane starts with its pending position; then the
     lane with the highest survival at its immediate frontier gets one more, so that a later
-    confidence never admits a predecessor. fp32 values are multiplied in fp64."""
-    lanes = lengths.shape[0]
+    confidence never admits a predecessor. fp32 values are multiplied in fp64.
+
+    survivals: f64 [lanes], heap: i32 [lanes], both to work in: of the lanes that are not full."""
+    lanes, open_count = lengths.shape[0], 0
     lengths[:] = 1
+    for lane in range(lanes):
+        if ceilings[lane] > 1:
+            survivals[lane] = np.float64(confidence[lane, 0])
+            heap[open_count] = lane
+            open_count += 1
+    for place in range(open_count // 2 - 1, -1, -1):
+        sink(heap, place, open_count, survivals, slots, lengths)
     for _ in range(packed - lanes):
-        lane = frontier(confidence, slots, ceilings, lengths, lanes)
-        if lane < 0:
+        if open_count == 0:
             return
+        lane = heap[0]
         lengths[lane] += 1
+        if lengths[lane] < ceilings[lane]:
+            survivals[lane] *= np.float64(confidence[lane, lengths[lane] - 1])
+        else:
+            open_count -= 1
+            heap[0] = heap[open_count]
+        sink(heap, 0, open_count, survivals, slots, lengths)
 
 
 @kernel
@@ -145,23 +161,27 @@ def verify(words, masks, lane, start, length, slot, page_tokens, vocabulary, tab
 
 
 @kernel
-def lengths_of(words, at, lanes, packed, confidence, lengths):
-    """Target rows of each lane: what the host says, or an allocation under its ceilings."""
+def lengths_of(words, at, lanes, packed, confidence, survivals, heap, lengths):
+    """Target rows of each lane: what the host says, or an allocation under its ceilings, which
+    works in `survivals` and `heap`."""
     if at[SOURCE_QUERY_LENGTH] >= 0:
         for lane in range(lanes):
             lengths[lane] = words[at[SOURCE_QUERY_LENGTH] + lane]
         return
     first, slot = at[SOURCE_SPECULATIVE_PREFIX_LIMIT], at[SOURCE_SLOT]
     allocate_prefixes(
-        confidence, words[slot:slot + lanes], words[first:first + lanes], packed, lengths[:lanes])
+        confidence, words[slot:slot + lanes], words[first:first + lanes], packed, survivals, heap,
+        lengths[:lanes])
 
 
 @kernel
 def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary, accept, model,
-                  empty, table, cache, pending, endpoint, seeds, drafts, confidence, lengths):
+                  empty, table, cache, pending, endpoint, seeds, drafts, confidence, survivals,
+                  heap, lengths):
     """The first half of a complete speculative program: drafts and target rows of each lane.
 
-    drafts, confidence: [lanes, drafts] of this frame; lengths: [lanes]."""
+    drafts, confidence: [lanes, drafts] of this frame; lengths: [lanes]; survivals, heap: see
+    allocate_prefixes."""
     words = world[0].staging.words[frame]
     lanes = words[at[SOURCE_LIVE_LANES]]
     update_table(words, at, table)
@@ -173,7 +193,7 @@ def propose_round(world, frame, at, draft_count, packed, page_tokens, vocabulary
         history = history_at(start, slot, page_tokens, table, cache, empty)
         propose(words, at, lane, draft_count, start, record(history, pending[slot]), seeds[slot],
                 vocabulary, accept, model, drafts, confidence)
-    lengths_of(words, at, lanes, packed, confidence, lengths)
+    lengths_of(words, at, lanes, packed, confidence, survivals, heap, lengths)
 
 
 @kernel

@@ -46,7 +46,10 @@ class Budget:
         bound = f"{'>=' if self.least else '<='} {self.bound:g}"
         if value is None:
             return f"{self.name:38} {'-':>9} {self.unit:5}  {bound} {why}"
-        more = f"; {value / before:.2f} of the baseline's {before:g}" if before else ""
+        more = ""
+        if before is not None:
+            more = (f"; {value / before:.2f} of the baseline's {before:g}" if before
+                    else "; no ratio, the baseline's is 0")
         verdict = "met" if self.met(value) else "MISSED"
         return f"{self.name:38} {value:9.2f} {self.unit:5}  {bound} {verdict}{more}"
 

@@ -11,6 +11,7 @@ of few tokens, for each number of them: how many rows a product has is felt in s
 import argparse
 import json
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,8 @@ def run(options: argparse.Namespace) -> int:
     check_target(options.out)
     steps = joined([observe_file(path).steps for path in options.recordings])
     costs, report = fit(steps)
-    plain, acceptance = costs.plain(), fitted(*steps.drafts)
-    if acceptance is not None:
-        plain["acceptance"] = acceptance.plain()
+    acceptance = fitted(*steps.drafts)
+    plain = replace(costs, acceptance=acceptance).plain()
     came = conditions(None, 0, len(options.recordings))
     options.out.write_text(json.dumps({**plain, "fitted": report, **came}, indent=1))
     if options.json:

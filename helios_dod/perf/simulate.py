@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         round(options.step_ms * 1e6), round(options.token_us * 1e3))
     made = Machine(lanes=options.lanes, prefill_tokens=options.prefill_tokens,
                    pages=options.pages, cost=cost)
-    made = drafting_of(options, made, options.costs)
+    made = drafting_of(options, made)
     if options.trace is None and options.shape is None and options.recording is None:
         result: dict[str, Any] = speed(made, options.repeats, options.seed)
         warm_up, repeats = WARM_STEPS, options.repeats
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         if options.recording is not None:
             seen = observe_file(options.recording)
-            made = drafting_of(options, replace(seen.machine, cost=cost), options.costs)
+            made = drafting_of(options, replace(seen.machine, cost=cost))
             trace = seen.trace
         else:
             trace = trace_of(options)

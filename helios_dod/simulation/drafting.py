@@ -3,11 +3,11 @@
 import argparse
 from argparse import ArgumentTypeError
 from dataclasses import replace
-from pathlib import Path
 
 from helios_dod.arguments import share, whole_number
 from helios_dod.errors import UserError
-from helios_dod.executors.acceptance import PLACES_MAX, Acceptance, read_acceptance
+from helios_dod.executors.acceptance import PLACES_MAX, Acceptance
+from helios_dod.executors.costs import Costs
 from helios_dod.simulation.machine import DRAFTS_MAX, Machine
 
 
@@ -35,14 +35,13 @@ def add_drafting_arguments(parser: argparse.ArgumentParser) -> None:
              "(default: the trace's lengths are the limits)")
 
 
-def drafting_of(args: argparse.Namespace, machine: Machine, costs: Path | None) -> Machine:
-    """The machine with what was asked. costs: the file that may know acceptance. Raises
-    UserError."""
+def drafting_of(args: argparse.Namespace, machine: Machine) -> Machine:
+    """The machine with what was asked; its costs may know acceptance. Raises UserError."""
     acceptance = None
     if args.accept is not None:
         acceptance = Acceptance.of(args.accept, args.accept_spread)
-    elif costs is not None:
-        acceptance = read_acceptance(costs)
+    elif isinstance(machine.cost, Costs):
+        acceptance = machine.cost.acceptance
     if args.drafts == 0:
         if args.accept is not None:
             raise UserError("--accept: --drafts is needed with it")

@@ -93,7 +93,7 @@ def machine_of(args: argparse.Namespace, trace: Trace) -> tuple[Machine, int]:
     return drafting_of(args, Machine(
         lanes=lanes, prefill_tokens=contract.prefill_tokens, pages=pages,
         vocabulary=contract.vocabulary, context_tokens=context, page_tokens=tokens,
-        cost=cost), args.costs), contract.cache.page_bytes
+        cost=cost)), contract.cache.page_bytes
 
 
 HEAD = ("replicas", "requests at once", "pages", "met", "first token p50, ms", "p99",
