@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helios_dod.frontend.output.cases import CaseTokenizer, gather
-from helios_dod.frontend.output.expressions import MATCHES_MAX, Expressions
+from helios_dod.frontend.output.expressions import MATCHES_MAX, PATTERNS_MAX, Expressions
 from helios_dod.frontend.output.families.catalog import CATALOG
 from helios_dod.frontend.output.parser import Parser
 from helios_dod.frontend.output.schemas import UNKNOWN, VISITS_MAX, ToolSet
@@ -205,8 +205,17 @@ def test_a_match_that_costs_too_much_is_not_judged(pattern):
 def test_one_response_asks_for_so_many_matches():
     expressions = Expressions()
     for _ in range(2):  # each is asked for once
-        assert all(expressions.match(f"^{i}$", "1") is (i == 1) for i in range(MATCHES_MAX))
+        assert all(expressions.match("^1", str(i)) is str(i).startswith("1")
+                   for i in range(MATCHES_MAX))
     assert expressions.match("^a", "a") is None
+
+
+def test_one_response_has_so_many_patterns():
+    expressions = Expressions()
+    for _ in range(2):
+        assert all(expressions.match(f"^{i}$", "1") is (i == 1) for i in range(PATTERNS_MAX))
+    assert expressions.match("^a", "a") is None
+    assert expressions.match("^1$", "2") is False
 
 
 def test_many_patterns_and_many_alternatives_are_read_in_part():

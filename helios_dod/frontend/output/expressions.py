@@ -9,7 +9,8 @@ from typing import Any
 
 import llguidance
 
-MATCHES_MAX = 64  # of one response: at most 2 ms each, mostly 0.5
+PATTERNS_MAX = 8  # of one response: compiling one takes 0.2 ms, a hostile one 40
+MATCHES_MAX = 128  # of one response: 0.1 ms each, 4 for a hostile pattern
 PATTERN_MAX = 1024  # characters,
 NAME_MAX = 256  # and of a name
 FUEL_MAX = 20_000  # of the library, for a pattern and for each byte of a name
@@ -26,37 +27,40 @@ def bytewise() -> tuple[Any, Any]:
 
 
 class Expressions:
-    """Patterns of one response. left: matches that it may still ask for."""
+    """Patterns of one response, each compiled once. left: matches that it may still ask for."""
 
     def __init__(self) -> None:
         self.left = MATCHES_MAX
+        self.compiled: dict[str, Any] = {}
         self.known: dict[tuple[str, str], bool | None] = {}
 
     def match(self, pattern: Any, name: str) -> bool | None:
         """Whether the pattern is found in the name; None where this cannot be judged: it is no
         pattern, has what the library does not know (look-around, `\\b`), one of both is too long,
-        or MATCHES_MAX were asked for."""
+        or PATTERNS_MAX or MATCHES_MAX were asked for."""
         if not isinstance(pattern, str) or len(pattern) > PATTERN_MAX or len(name) > NAME_MAX:
             return None
         if (pattern, name) not in self.known:
-            if self.left == 0:
+            if pattern not in self.compiled and len(self.compiled) < PATTERNS_MAX:
+                self.compiled[pattern] = compiled(pattern)
+            if self.left == 0 or pattern not in self.compiled:
                 return None
             self.left -= 1
-            self.known[pattern, name] = found_in(pattern, name)
+            self.known[pattern, name] = found_in(self.compiled[pattern], name)
         return self.known[pattern, name]
 
 
-def found_in(pattern: str, name: str) -> bool | None:
-    """Whether the pattern is found in the name; None if it is none, or costs too much."""
+def compiled(pattern: str) -> Any:
+    """A matcher of the names that the pattern is found in, as JSON."""
     vocabulary, limits = bytewise()
     schema = json.dumps({"type": "string", "pattern": pattern})
-    matcher = llguidance.LLMatcher(
-        vocabulary, llguidance.LLMatcher.grammar_from_json_schema(schema), log_level=0,
-        limits=limits)
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
+    return llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
+
+
+def found_in(pattern: Any, name: str) -> bool | None:
+    """Whether a compiled pattern is found in the name; None if it is none, or costs too much."""
+    matcher = pattern.deep_copy()
     text = json.dumps(name, ensure_ascii=False).encode(errors="replace")
-    if matcher.is_error():
-        return None
-    taken = matcher.try_consume_tokens(list(text))
-    if matcher.is_error():
-        return None
-    return bool(taken == len(text) and matcher.is_accepting())
+    taken = 0 if matcher.is_error() else matcher.try_consume_tokens(list(text))
+    return None if matcher.is_error() else bool(taken == len(text) and matcher.is_accepting())
