@@ -1,6 +1,6 @@
-"""Deadlines and cancels in every state that a received request can be in: it ends in the tick that
-sees them, once, with that reason; its slot is free in the tick that sees its last fence; and at the
-end nothing is held."""
+"""Deadlines and cancels in every state that a request can be in: it ends in the tick that sees
+them, once, with that reason; its slot is free in the tick that sees its last fence; and at the end
+nothing is held."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -88,6 +88,9 @@ def masked(generated: int) -> Callable[[Any, int, int], bool]:
 CHUNKED = {"prompt": text(7, 60)}
 OFFLOADED = replace(QUIET, memory_pages=12, copy_ns=30_000)
 STATES = {
+    "in the ring": State(lambda w, row, slot: row == NO_ROW, beside=others(6, output=200)),
+    "in the ring behind another": State(lambda w, row, slot: row == NO_ROW,
+                                        beside=others(7, output=200)),
     "waiting": State(waits(False), beside=others(3)),
     "preempted": State(waits(True), beside=others(1, output=100), shape={"pages": 10},
                        watched={"output_limit": 100}),

@@ -222,14 +222,14 @@ def cancel(world, frontend, tag):
 
 
 @kernel
-def abandon(world, frontend, row):
-    """Answers a submission that was cancelled before it was received; there is room."""
+def abandon(world, frontend, row, reason):
+    """Answers a submission that ended before it was received; there is room."""
     ring = world[0].egress
     end = ring.end[frontend, 0]
     at = end % ring.kind.shape[1]
     ring.kind[frontend, at] = EGRESS_FINISHED
     ring.token[frontend, at] = 0
-    ring.reason[frontend, at] = FINISH_CANCELLED
+    ring.reason[frontend, at] = reason
     ring.tag[frontend, at] = world[0].ingress.tag[frontend, row]
     ring.index[frontend, at] = 0
     ring.value[frontend, at] = 0
@@ -239,7 +239,10 @@ def abandon(world, frontend, row):
     ring.text[frontend, at] = TEXT_ALL
     ring.top_count[frontend, at] = -1
     store_release(ring.end[frontend], 0, end + 1)
-    world[0].counters.cancelled += 1
+    if reason == FINISH_CANCELLED:
+        world[0].counters.cancelled += 1
+    else:
+        world[0].counters.failed += 1
 
 
 @kernel
@@ -263,6 +266,22 @@ def cancel_ahead(world, frontend, first, count):
 
 
 @kernel
+def end_ahead(world, frontend, first, count):
+    """Answers those among `count` rows, the first of which has to wait, that were cancelled or
+    whose deadline has passed, as far as there is room."""
+    ring, now = world[0].ingress, world[0].clock.now_ns
+    rows = ring.kind.shape[1]
+    for i in range(count):
+        row = (first + i) % rows
+        late = (ring.kind[frontend, row] == INGRESS_SUBMIT
+                and 0 < ring.deadline_ns[frontend, row] <= now)
+        if (late or ring.kind[frontend, row] == INGRESS_ABANDONED) and (
+                egress_room(world, frontend) > 0):
+            abandon(world, frontend, row, FINISH_DEADLINE if late else FINISH_CANCELLED)
+            ring.kind[frontend, row] = INGRESS_DONE
+
+
+@kernel
 def receive_row(world, frontend, row):
     """Handles one ingress row; False when it must stay in the ring because something is full."""
     ring, requests = world[0].ingress, world[0].requests
@@ -274,7 +293,7 @@ def receive_row(world, frontend, row):
     if ring.kind[frontend, row] == INGRESS_ABANDONED:
         if egress_room(world, frontend) < 1:
             return False
-        abandon(world, frontend, row)
+        abandon(world, frontend, row, FINISH_CANCELLED)
         return True
     reason, value, limit = refusal(world, frontend, row)
     if reason != 0:
@@ -332,6 +351,7 @@ def receive(world):
             row = (first + i) % rows
             if not receive_row(world, frontend, row):
                 cancel_ahead(world, frontend, first + i, count - i)
+                end_ahead(world, frontend, first + i, count - i)
                 break
             store_release(ring.words_first[frontend], 0, ring.payload_end[frontend, row])
             taken += 1
