@@ -87,10 +87,11 @@ def demand(world, tokens):
 
 @kernel
 def drop_first(world, tier):
-    """Drops the least recently released page of a tier that no page is behind, and the snapshots
-    that are; False without one.
+    """Drops the least recently released page of a tier that no page is behind, of the first TRIES,
+    and the snapshots that are; False without one.
 
-    One that a failed copy left in front of pages behind it goes to the end of the list."""
+    One that pages are behind goes to the end of the list: perhaps behind its own parent, which then
+    goes there when its turn comes."""
     tiers, pages = world[0].tiers, world[0].pages
     for _ in range(TRIES):
         page = tiers.oldest[tier]

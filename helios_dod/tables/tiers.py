@@ -15,8 +15,10 @@ class Tiers:
     """Row 0 is host memory, row 1 disk. The list of a tier holds its pages without references and
     without a copy in flight, least recently released first.
 
-    A page enters a list behind the pages that follow it in their text, so the first page of the
-    last list has none behind it, unless a copy failed."""
+    A page comes to rest behind the pages that follow it in their text, so the first of a list
+    mostly has none behind it. It has some where these are in the tier below or on their way there,
+    where it is a row without content (`pages.lost`), which may be listed before their copies end,
+    and where `drop_first` put one of them to the end."""
 
     place_count: i32  # pages that the tier can hold; 0: it is not there
     first: i32  # its part of the stack pages.free
