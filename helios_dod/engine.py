@@ -144,7 +144,7 @@ class Engine:
         self.desk = None if grammars is None else Desk(world, grammars)
         if grammars is None:
             world[0]["settings"]["masked"] = 0  # nobody makes masks: such requests are rejected
-        self._launched = int(world[0]["frames"]["next_sequence"]) - 1
+        self._launched = self._submitted = int(world[0]["frames"]["next_sequence"]) - 1
         self._launches = np.zeros((len(world[0]["frames"]["state"]), 3), np.int64)
         self._tiers = bool(world[0]["tiers"]["place_count"][0])
         self._started = world[0]["copies"]["end"].copy()
@@ -173,7 +173,7 @@ class Engine:
 
     def resume(self) -> None:
         """Goes on from another state of the world, whose bytes and device were put back."""
-        self._launched = int(self.world[0]["frames"]["next_sequence"]) - 1
+        self._launched = self._submitted = int(self.world[0]["frames"]["next_sequence"]) - 1
         self._started[:] = self.world[0]["copies"]["end"]
         self._seen[:] = self.world[0]["egress"]["end"][:, 0]
 
@@ -246,18 +246,22 @@ class Engine:
                     self._fail(error)
 
     def _poll(self) -> int:
-        """Newest finished sequence; after a device error, every launched frame counts as failed."""
+        """Newest finished sequence; after a device error, every launched frame counts as failed.
+        Those that the device never got end behind those that it has."""
         try:
-            return self.executor.poll()
+            finished = self.executor.poll()
         except DeviceError as error:
             self._fail(error)
             return self._launched
+        ended = self.failure is not None and finished >= self._submitted
+        return self._launched if ended else finished
 
     def _launch(self, frame: int, program: int, sequence: int) -> None:
         self._launched = sequence
         if self.failure is None:
             try:
                 self.executor.submit(frame, program, sequence)
+                self._submitted = sequence
                 return
             except DeviceError as error:
                 self._fail(error)

@@ -116,7 +116,8 @@ def test_a_crash_happens_again(tmp_path, capsys, column, error):
     assert f"tick {last} raised the same again" in shown
 
 
-def test_a_failed_device_s_recordings_run_again(tmp_path, capsys):
+@pytest.mark.parametrize("call", ["poll", "submit", "copy", "copied"])
+def test_a_failed_device_s_recordings_run_again(tmp_path, capsys, call):
     """Its device fails with frames and copies in flight, and that of the engine started after it:
     two recordings, each to its own digest, that say what each request did until then."""
     path, digests, failed = tmp_path / "file", [], []
@@ -138,10 +139,10 @@ def test_a_failed_device_s_recordings_run_again(tmp_path, capsys):
             ended.append((live.submission.tag, reason))
 
         def broken(*_):
-            raise DeviceError("poll: injected")
+            raise DeviceError(f"{call}: injected")
 
         simulator.judge = judge
-        simulator.executor.poll = broken
+        setattr(simulator.executor, call, broken)
         simulator.executor.next_end = lambda: None
         simulator.run(10)
         recorder.save(path, crash_text(simulator.engine.failure))
@@ -149,7 +150,7 @@ def test_a_failed_device_s_recordings_run_again(tmp_path, capsys):
         failed.append([tag for tag, reason in ended if reason == FINISH_DEVICE_ERROR])
     for name, digest, tags in zip((tmp_path / "file.1", path), digests, failed, strict=True):
         shown = timeline(name, capsys, "--request", str(tags[0]))
-        assert "recording ended: DeviceError: poll: injected" in shown
+        assert f"recording ended: DeviceError: {call}: injected" in shown
         assert "advances (" in shown and shown.endswith(f"digest {digest}\n")
 
 
