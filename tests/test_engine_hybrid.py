@@ -11,6 +11,8 @@ from hybrid_core import prepare_hybrid, write_hybrid
 from test_offload_host import cut_off
 
 from helios_dod.edges import Submission
+from helios_dod.runtime.native_model import open_accepted
+from helios_dod.runtime.selection import snapshot_bytes
 from helios_dod.terms import CAUSE_ANSWER, OP_SPECULATIVE
 
 OUTPUT = 12
@@ -64,22 +66,23 @@ def test_equal_to_alone(core, cold, options):
         assert_same(engine.ask(requests(8)), cold)
 
 
-@pytest.fixture(scope="module")
-def roomy(tmp_path_factory, core) -> Path:
-    """The same model with room for every snapshot that is taken."""
-    return write_hybrid(tmp_path_factory.mktemp("roomy"), snapshots=20)
+def room(core: Path, pages: int, snapshots: int) -> dict[str, int]:
+    """Options of so many of both."""
+    contract = open_accepted(core).contract
+    each = snapshot_bytes(contract, contract.programs)
+    return {"cache_bytes": pages * PAGE_BYTES + snapshots * each, "snapshots": snapshots}
 
 
-def test_restored_equals_recomputed(roomy, cold):
+def test_restored_equals_recomputed(core, cold):
     """Prompts that are asked again and texts that go on begin with snapshots, and answer the same
     bits as without any. None goes for another, which would depend on who is done first."""
     asked = requests(8)[:2]
     longer = [replace(request, tag=50 + request.tag, prompt=np.concatenate([
         request.prompt, np.array(answer.tokens, np.int32), np.arange(40, 60, dtype=np.int32)]))
         for request, answer in zip(asked, cold, strict=False)]
-    with Embedded(roomy, caching=False) as engine:
+    with Embedded(core, caching=False) as engine:
         expected = engine.ask(longer)
-    with Embedded(roomy) as engine:
+    with Embedded(core, snapshots=20) as engine:
         assert_same(engine.ask(asked), cold[:2])
         assert counter(engine, "snapshot_hits") == 0
         assert counter(engine, "snapshots_published") >= 4
@@ -123,7 +126,7 @@ def test_preempted_equals_undisturbed(core, cold):
     made = [replace(request, output_limit=60) for request in requests(8)]
     with Embedded(core, caching=False) as engine:
         undisturbed = engine.ask(made)
-    with Embedded(core, cache_bytes=24 * PAGE_BYTES, context_tokens=256) as engine:
+    with Embedded(core, **room(core, 24, 6), context_tokens=256) as engine:
         assert_same(engine.ask(made), undisturbed)
         assert counter(engine, "preempted") > 0
 
@@ -135,8 +138,8 @@ def test_offloaded_equals_resident(core, cold, tmp_path, disk_pages):
     options = {"offload_bytes": (8 if disk_pages else 80) * PAGE_BYTES}
     if disk_pages:
         options |= {"disk_bytes": disk_pages * PAGE_BYTES, "disk_folder": tmp_path}
-    with Embedded(write_hybrid(tmp_path, snapshots=30), cache_bytes=24 * PAGE_BYTES,
-                  context_tokens=256, concurrency=2, **options) as engine:
+    with Embedded(core, **room(core, 24, 30), context_tokens=256, concurrency=2,
+                  **options) as engine:
         for turn in range(3):
             for request, known in zip(requests(8), cold, strict=True):
                 asked = replace(request, tag=100 * turn + request.tag)
@@ -156,8 +159,8 @@ def test_answers_over_a_file_that_fails_are_the_same(core, cold, tmp_path, fault
     folder.mkdir()
     options = {"offload_bytes": 8 * PAGE_BYTES, "disk_bytes": 60 * PAGE_BYTES,
                "disk_folder": folder}
-    with Embedded(write_hybrid(tmp_path, snapshots=30), cache_bytes=24 * PAGE_BYTES,
-                  context_tokens=256, concurrency=2, **options) as engine:
+    with Embedded(core, **room(core, 24, 30), context_tokens=256, concurrency=2,
+                  **options) as engine:
         for turn in range(3):
             for request, known in zip(requests(8), cold, strict=True):
                 asked = replace(request, tag=100 * turn + request.tag)
@@ -243,7 +246,7 @@ def test_rounds_from_snapshots_equal_plain_decode(drafting, plain):
 
 def test_rounds_that_are_preempted_equal_plain_decode(drafting, plain):
     """A small cache sends requests back in the middle of their rounds."""
-    with Embedded(drafting, cache_bytes=24 * PAGE_BYTES, context_tokens=256) as engine:
+    with Embedded(drafting, **room(drafting, 24, 20), context_tokens=256) as engine:
         insist(engine)
         assert_same(engine.ask(drafted(8)), plain)
         assert counter(engine, "preempted") > 0 and counter(engine, "rounds_speculative") > 10

@@ -82,10 +82,10 @@ def test_native_model_exposes_what_it_chose(tmp_path):
     assert rank.cache_bytes == rank.geometry.pages * rank.page_bytes <= 1 << 20
     assert rank.weight_bytes == 4096 and "decode" in rank.programs
     rows = rank.geometry
-    assert (rows.state_rows_per_request, rows.state_rows, rows.snapshot_rows) == (
-        2, 2 * rows.slots, 6)
+    assert (rows.state_rows_per_request, rows.state_rows) == (2, 2 * rows.slots)
+    assert (rows.snapshots, rows.snapshot_rows) == (6, 12)  # twice what was prepared, as of pages
     assert (rows.extent(wire.STATE_ROWS, 1), rows.extent(wire.SNAPSHOT_ROWS, 3)) == (
-        2 * rows.slots, 18)
+        2 * rows.slots, 36)
     assert model.peers is RankPeers.Threads and {peer.name for peer in RankPeers} == {
         "Threads", "Processes"}
     assert set(model.phases) == {"contract", "world", "weights", "executor"}

@@ -10,8 +10,8 @@ from helios_dod.contract.decode import decode
 from helios_dod.contract.errors import ContractError
 from helios_dod.contract.wire.contract_pb2 import CONTINUATION
 from helios_dod.edges import Submission
-from helios_dod.limits import NO_ROW, TEST_MIN
-from helios_dod.runtime.selection import Options, SelectionError, choose
+from helios_dod.limits import NO_ROW, SMALL, TEST_MIN
+from helios_dod.runtime.selection import Options, SelectionError, choose, snapshot_bytes
 from helios_dod.runtime.served import require_served
 from helios_dod.simulation.invariants import Violation, check_snapshots
 from helios_dod.simulation.kinds import Kinds
@@ -672,6 +672,40 @@ def test_shifted_views_need_copies_and_room():
         require_served(contract, range(len(contract.programs)), "simulated")
 
 
+def test_places_of_snapshots_are_chosen_with_the_cache():
+    """Preparation's, or as many beside the pages as it had, within the memory of both."""
+    manifest, serving = simulated_core(
+        lanes=4, context=4096, kinds=Kinds(recurrent=True, snapshots=6))
+    contract = decode(serving, manifest)
+    contract = replace(contract, cache=replace(contract.cache, snapshot_row_bytes=512))
+    each = snapshot_bytes(contract, contract.programs)
+    assert (each, contract.pages) == (512, 64)
+
+    def chosen(**options):
+        return choose(contract, 128, lambda geometry: 1, Options(**options)).geometry
+
+    roomy = chosen(cache_bytes=1 << 30)
+    assert roomy.snapshots == min(SMALL.snapshots_max, 6 * 4 * 4096 // 16 // 64)
+    unit = 64 * 128 + 6 * each  # what preparation counted with
+    scarce = chosen(cache_bytes=3 * unit)
+    assert scarce.snapshots == 18 and scarce.pages == 3 * 64
+    assert scarce.snapshot_rows == 18 * scarce.state_rows_per_request
+    assert chosen(cache_bytes=unit, context_tokens=64).snapshots == 6  # with 16 pages in all
+    assert chosen(cache_bytes=unit // 2).snapshots == 3
+    asked = chosen(cache_bytes=3 * unit, snapshots=2)
+    assert (asked.snapshots, asked.pages) == (2, (3 * unit - 2 * each) // 128)
+    with pytest.raises(SelectionError, match="snapshots: 1025 asked, 1 to 1024 possible"):
+        chosen(cache_bytes=1 << 30, snapshots=1025)
+    with pytest.raises(SelectionError, match="but one page takes 128 bytes beside 1024 "):
+        chosen(cache_bytes=2 * each, snapshots=2)
+
+
+def test_a_core_without_snapshots_has_no_places_for_them():
+    manifest, serving = simulated_core()
+    with pytest.raises(SelectionError, match="snapshots: 3 asked, but the core was prepared"):
+        choose(decode(serving, manifest), 128, lambda geometry: 1, Options(snapshots=3))
+
+
 def test_windowed_histories_take_their_memory_first():
     manifest, serving = simulated_core(kinds=Kinds(window=30, snapshots=8))
     contract = decode(serving, manifest)
@@ -683,5 +717,5 @@ def test_windowed_histories_take_their_memory_first():
     windowed = chosen(1 << 20).windowed_pages
     assert windowed == 3 * (2 + 3) + 2 + 3 * 2
     assert chosen(windowed * 128 + 5 * 128).pages == 5
-    with pytest.raises(SelectionError, match="windowed histories: choose smaller concurrency"):
-        chosen(windowed * 128)
+    with pytest.raises(SelectionError, match="windowed histories and snapshots: choose smaller"):
+        chosen((windowed - 8) * 128)

@@ -7,6 +7,7 @@ from helios_dod.contract.manifest import (
     buffer_at,
     describe_buffer,
     page_bytes,
+    snapshot_row_bytes,
 )
 from helios_dod.contract.prepared import (
     PreparedCache,
@@ -55,6 +56,7 @@ def prepare_cache(
     return PreparedCache(
         page_tokens=cache.page_tokens, page_bytes=page_bytes(manifest, cache.page_tokens),
         windowed_page_bytes=page_bytes(manifest, cache.page_tokens, 1),
+        snapshot_row_bytes=snapshot_row_bytes(manifest),
         regions=tuple(PreparedRegion(
             region.kind, tuple(region.planes), region.compression_ratio, region.window_tokens,
             region.page_group) for region in cache.regions),

@@ -113,6 +113,14 @@ def page_bytes(manifest: wire.ExecutionManifest, page_tokens: int, group: int = 
         if buffer.kind == wire.CACHE and axes(buffer)[0] == (GROUP_PAGES[group], 1))
 
 
+def snapshot_row_bytes(manifest: wire.ExecutionManifest) -> int:
+    """Bytes of one snapshot row over all STATE buffers."""
+    return sum(
+        ELEMENT_BYTES[buffer.dtype] * prod(multiplier for _, multiplier in axes(buffer))
+        for buffer in manifest.buffers
+        if buffer.kind == wire.STATE and axes(buffer)[0][0] == wire.SNAPSHOT_ROWS)
+
+
 def buffer_at(manifest: wire.ExecutionManifest, index: int, field: str) -> wire.Buffer:
     """The buffer of that number; ContractError where there is none."""
     require(index < len(manifest.buffers), field,

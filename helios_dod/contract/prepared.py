@@ -135,6 +135,7 @@ class PreparedCache:
     page_tokens: int
     page_bytes: int  # of one logical page of page group 0, over all its planes
     windowed_page_bytes: int  # of one of page group 1
+    snapshot_row_bytes: int  # of one snapshot row, over all its buffers
     regions: tuple[PreparedRegion, ...]
     tables: tuple[PreparedTable, ...]
     cursor_lag_tokens: int

@@ -197,8 +197,9 @@ class NativeModel:
         weights = (f"weights {format_bytes(rank.weight_bytes)} in {self.phases['weights']:.2f} s"
                    if self.engine.executor.reads_weights else
                    f"{self.engine.executor.name} executor: no model is computed")
+        snapshots = f", {geometry.snapshots} snapshots" if geometry.snapshots else ""
         return (f"{weights}; cache {format_bytes(rank.cache_bytes)}: {geometry.pages} pages of "
-                f"{geometry.page_tokens} tokens, {geometry.slots} requests of "
+                f"{geometry.page_tokens} tokens{snapshots}, {geometry.slots} requests of "
                 f"{self.plan.selection.context_tokens} tokens at once{self._behind()}"
                 + (f"; kernels: {tuned}" if tuned else ""))
 

@@ -25,6 +25,7 @@ class EngineOptions:
     max_active: int = 0  # requests that run at once
     context_tokens: int = 0  # of prompt and output of one request
     cache_bytes: int = 0
+    snapshots: int = 0  # places for them, where the model has state beside pages
     offload_bytes: int = 0  # host memory for pages that leave the device's cache; 0: none
     disk_folder: Path | None = None  # where a file for pages that leave that memory is made,
     disk_bytes: int = 0  # and its size; 0: none

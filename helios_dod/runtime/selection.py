@@ -1,6 +1,6 @@
 """Load-time choices: which size of world, how many slots and pages, which programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Options:
     context_tokens: int | None = None
     prefill_tokens: int | None = None
     cache_bytes: int | None = None
+    snapshots: int | None = None  # places for them; None: as the cache's memory allows
     speculative_width: int | None = None  # widest speculative program; None: the core's own choice
     history_drafting: bool = False  # copied proposals; the core must be able to
     offload_bytes: int | None = None  # host memory for pages that leave the device; None: none
@@ -68,7 +69,7 @@ class Options:
     def __post_init__(self) -> None:
         """Raises UserError for what is no value of its field; `choose` knows what is possible."""
         for name in ("concurrency", "context_tokens", "prefill_tokens", "cache_bytes",
-                     "speculative_width", "offload_bytes", "disk_bytes", "frames"):
+                     "snapshots", "speculative_width", "offload_bytes", "disk_bytes", "frames"):
             value = getattr(self, name)
             if value is not None or name == "frames":
                 whole(name, value, -INT64_MAX, INT64_MAX)
@@ -85,7 +86,7 @@ def selection_options(engine: EngineOptions, size: str | None) -> Options:
     """What a server's user chose; 0 there is None here."""
     return Options(
         concurrency=engine.max_active or None, context_tokens=engine.context_tokens or None,
-        cache_bytes=engine.cache_bytes or None,
+        cache_bytes=engine.cache_bytes or None, snapshots=engine.snapshots or None,
         speculative_width=engine.speculative_width or None,
         offload_bytes=engine.offload_bytes or None, disk_folder=engine.disk_folder,
         disk_bytes=engine.disk_bytes or None,
@@ -186,7 +187,7 @@ def require_programs(contract: PreparedContract, slots: int, prefill: int, host:
 
 
 def choose_windowed(
-    contract: PreparedContract, slots: int, most: int, prefill: int, width: int,
+    contract: PreparedContract, slots: int, most: int, prefill: int, width: int, snapshots: int,
 ) -> tuple[int, int]:
     """Pages of group 1, and how many of them one request holds at most. There is what every slot
     can hold at once, so that none ever waits for one, and as much for snapshots as slots have.
@@ -197,27 +198,31 @@ def choose_windowed(
     seen, longest = -(-window // tokens), -(-most // tokens)
     spare = max(WINDOW_SPARE, 1 + -(-FRAMES_MAX * width // tokens))
     held, in_flight = min(seen + spare, longest), 2 * -(-prefill // tokens)
-    pages = slots * held + in_flight + min(contract.snapshots, slots) * seen
+    pages = slots * held + in_flight + min(snapshots, slots) * seen
     return pages, min(held + in_flight, longest)
 
 
-def choose_pages(page_bytes: int, most: int, options: Options, windowed_bytes: int) -> int:
-    """Pages of the cache: what `most` requests could hold, within the memory beside the windowed
-    histories."""
+def cache_room(options: Options) -> tuple[int, int]:
+    """Bytes that the cache may take, and that are free."""
     free, share = options.cache_room, 1.0
     if free is None:
         free, share = available_bytes(), DEFAULT_CACHE_SHARE
-    budget = int(free * share) if options.cache_bytes is None else options.cache_bytes
-    budget, free = budget - windowed_bytes, free - windowed_bytes
-    pages = min(most, budget // max(page_bytes, 1))
+    return int(free * share) if options.cache_bytes is None else options.cache_bytes, free
+
+
+def choose_pages(page_bytes: int, most: int, room: tuple[int, int], beside: int) -> int:
+    """Pages of the cache: what `most` requests could hold, within the memory that windowed
+    histories and snapshots leave."""
+    budget, free = room
+    pages = min(most, (budget - beside) // max(page_bytes, 1))
     if pages < 1:
-        raise SelectionError("cache_bytes", budget + windowed_bytes,
+        raise SelectionError("cache_bytes", budget,
                              f"but one page takes {page_bytes} bytes" + (
-                                 f" beside {windowed_bytes} bytes of windowed histories: choose "
-                                 "smaller concurrency" if windowed_bytes else ""))
-    if pages * page_bytes > free:
+                                 f" beside {beside} bytes of windowed histories and snapshots: "
+                                 "choose smaller concurrency or fewer snapshots" if beside else ""))
+    if pages * page_bytes > free - beside:
         raise SelectionError(
-            "cache_bytes", pages * page_bytes, f"but {free} bytes of memory are free")
+            "cache_bytes", pages * page_bytes, f"but {free - beside} bytes of memory are free")
     return pages
 
 
@@ -240,9 +245,32 @@ def choose_context(contract: PreparedContract, options: Options, pages: int) -> 
     return options.context_tokens
 
 
-def choose_snapshots(contract: PreparedContract, options: Options) -> int:
-    """Places of snapshots: preparation's, as many of them as a size has."""
-    return min(contract.snapshots, SIZES[options.size or HUGE.name].snapshots_max)
+def snapshot_bytes(contract: PreparedContract, programs: Iterable[PreparedProgram]) -> int:
+    """Bytes of one snapshot, beside its pages."""
+    return contract.cache.snapshot_row_bytes * max(
+        program.state_rows_per_request for program in programs)
+
+
+def choose_snapshots(contract: PreparedContract, options: Options, slots: int, pages: int,
+                     working: int, each: int, budget: int) -> int:
+    """Places of snapshots: preparation's, or as many beside `pages`, which the requests could hold,
+    as it had beside its own; where `budget` bytes hold both, and no more than the smallest size for
+    so many slots has. working: bytes of preparation's pages. each: of a snapshot."""
+    if contract.snapshots == 0:
+        if options.snapshots is not None:
+            raise SelectionError("snapshots", options.snapshots,
+                                 "but the core was prepared for none")
+        return 0
+    sizes = (SMALL, MEDIUM, LARGE, HUGE) if options.size is None else (SIZES[options.size],)
+    if options.snapshots is not None:
+        return choose_number("snapshots", options.snapshots, sizes[-1].snapshots_max)
+    prepared = min(contract.snapshots, sizes[-1].snapshots_max)
+    most = next((size.snapshots_max for size in sizes
+                 if size.slots_max >= slots and size.snapshots_max >= prepared),
+                sizes[-1].snapshots_max)
+    held = contract.snapshots * budget // max(working + contract.snapshots * each, 1)
+    beside = max(prepared, -(-contract.snapshots * pages // contract.pages))
+    return max(min(most, held, beside), 1)
 
 
 def choose_window_places(contract: PreparedContract, options: Options,
@@ -331,16 +359,19 @@ def choose(contract: PreparedContract, page_bytes: int, staging_words: Callable[
     page_tokens = contract.cache.page_tokens
     view = contract.cache.view_pages
     width = max(p.width for p in loaded)
-    windowed, window_pages = choose_windowed(contract, slots, most, prefill, width)
-    pages = choose_pages(page_bytes, slots * (-(-most // page_tokens) + 2 * view), options,
-                         windowed * contract.cache.windowed_page_bytes)
+    room, wanted = cache_room(options), slots * (-(-most // page_tokens) + 2 * view)
+    each = snapshot_bytes(contract, loaded)
+    snapshots = choose_snapshots(contract, options, slots, wanted, contract.pages * page_bytes,
+                                 each, room[0])
+    windowed, window_pages = choose_windowed(contract, slots, most, prefill, width, snapshots)
+    pages = choose_pages(page_bytes, wanted, room,
+                         windowed * contract.cache.windowed_page_bytes + snapshots * each)
     context = choose_context(contract, options, pages)
     per_request = -(-context // page_tokens) + view
     lanes, packed = max(p.batch for p in loaded), max(p.packed for p in loaded)
     whole = (OP_SCORED_PREFILL, OP_SPECULATIVE)  # logits of every packed row
     scored = max((p.packed for p in loaded if p.operation in whole), default=0)
     state_rows = max(p.state_rows_per_request for p in loaded)
-    snapshots = choose_snapshots(contract, options)
     geometry = Geometry(
         lanes=lanes, packed=packed, slots=slots,
         pages=min(pages, slots * (per_request + view)), page_tokens=page_tokens,

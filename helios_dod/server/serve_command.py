@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SELECTION_FLAGS = {"concurrency": "--max-active", "context_tokens": "--context",
-                   "cache_bytes": "--cache-memory", "size": "--limits",
+                   "cache_bytes": "--cache-memory", "snapshots": "--snapshots",
+                   "size": "--limits",
                    "offload_bytes": "--offload-memory", "disk_folder": "--offload-disk",
                    "disk_bytes": "--offload-disk-size",
                    "speculative_width": "--speculative-width",
@@ -153,6 +154,9 @@ def declare_engine(sections: Sections) -> None:
     add = sections.add
     add("--cache-memory", type=positive_bytes, default=0, metavar="BYTES",
         help="memory of the attention cache, such as 800M (default: chosen from what is free)")
+    add("--snapshots", type=positive, default=0, metavar="N",
+        help="places for snapshots of models with state beside their pages (default: chosen with "
+             "the cache, in the proportion that the core was prepared with)")
     add("--offload-memory", type=byte_count, default=0, metavar="BYTES",
         help="host memory for cached pages that the cache has no room for (default: none)")
     add("--offload-disk", type=named_path, metavar="FOLDER", default=None,
@@ -399,7 +403,7 @@ def serve_options(args: argparse.Namespace) -> "ServeOptions":
             otlp=args.otlp and endpoint_of(args.otlp), restarts=args.restart_engine,
             engine=EngineOptions(
                 max_active=args.max_active, context_tokens=args.context,
-                cache_bytes=args.cache_memory, threads=args.threads,
+                cache_bytes=args.cache_memory, snapshots=args.snapshots, threads=args.threads,
                 offload_bytes=args.offload_memory, disk_folder=args.offload_disk,
                 disk_bytes=args.offload_disk_size,
                 trust_weights=args.trust_weights or args.random_weights,

@@ -186,12 +186,13 @@ class Simulator:
         contract = decode(serving, manifest)
         memory_bytes, disk_bytes = self.tiers(contract)
         widest = max(program.width for program in contract.programs)
-        windowed, _ = choose_windowed(contract, lanes, context, packed, widest)
+        windowed, _ = choose_windowed(contract, lanes, context, packed, widest, kinds.snapshots)
         cache_bytes = pages * PAGE_BYTES + windowed * contract.cache.windowed_page_bytes
-        options = Options(size=size, frames=frames, host_pending=host_pending,
-                          cache_bytes=cache_bytes, offload_bytes=memory_bytes,
-                          disk_bytes=disk_bytes, disk_folder=Path() if disk_bytes else None,
-                          history_drafting=self.drafting.history and bool(rounds))
+        options = Options(
+            size=size, frames=frames, host_pending=host_pending, cache_bytes=cache_bytes,
+            snapshots=kinds.snapshots or None, offload_bytes=memory_bytes, disk_bytes=disk_bytes,
+            disk_folder=Path() if disk_bytes else None,
+            history_drafting=self.drafting.history and bool(rounds))
         selection = choose(
             contract, PAGE_BYTES, lambda geometry: staging_layout(contract, geometry)[1], options)
         self.limits = selection.limits
@@ -221,8 +222,7 @@ class Simulator:
         self.watch = Watch(self.world)
         self.contents = Contents(self.world, self.executor, kinds) if contents else None
         self.live: dict[int, Live] = {}
-        self.next_tag = 1
-        self.finished = self.rejected = 0
+        self.next_tag, self.finished, self.rejected = 1, 0, 0
         self.reasons: Counter[int] = Counter()
         self.texts: list[list[int]] = []  # recent prompts with their answers
         self.fill = selection.context_tokens
