@@ -50,6 +50,11 @@ def test_prompts_pass_one_that_waits_for_its_mask():
     assert not swarm.run_seed(862808, 1000, swarm.FUSED).violation
 
 
+def test_prompts_with_scores_pass_those_without():
+    """Of another: the frame of their chunks took windowed pages that were counted as theirs."""
+    assert not swarm.run_seed(861797, 1000, swarm.FUSED).violation
+
+
 def test_every_counter_moves():
     """Counters are the marks of rare branches: over the corpus none of them stays at zero."""
     tally = swarm.Tally()

@@ -10,12 +10,12 @@ from helios_dod.systems.lanes import (
     pauses,
     ready,
     room_tokens,
+    scores_due,
     wait_for,
 )
 from helios_dod.systems.rounds import compose_round
 from helios_dod.tables.drafts import base_program
 from helios_dod.tables.grammars import may_sample, outstanding
-from helios_dod.tables.requests import scores_left
 from helios_dod.tables.spans import span_at, whole_spans
 from helios_dod.tables.values import choose_snapshot, wanted
 from helios_dod.terms import (
@@ -87,15 +87,6 @@ def compose_initialize(world, frame):
         if frames.lane_count[frame] == world[0].programs.batch[program]:
             break
     return program
-
-
-@kernel
-def scores_due(world, slot):
-    """Prompt tokens that the slot consumes by scored prefill before it goes on as others do."""
-    row = world[0].slots.request[slot]
-    if scores_left(world, row) <= 0:
-        return 0
-    return max(world[0].requests.prompt_count[row] - 1 - world[0].slots.scheduled[slot], 0)
 
 
 @kernel

@@ -10,9 +10,9 @@ dropped, and so do their windows: pages of group 1 that only snapshots hold go t
 from there to disk, from where they come back. A slot never waits for such a page: where copies are
 too slow the least recently used snapshot goes."""
 
-from helios_dod.limits import NO_ROW
+from helios_dod.limits import NO_ROW, SCORES_MAX
 from helios_dod.system import kernel, system
-from helios_dod.systems.lanes import remaining
+from helios_dod.systems.lanes import remaining, scores_due
 from helios_dod.tables.copies import begin_copy, copy_room
 from helios_dod.tables.pages import (
     child_goes,
@@ -248,11 +248,17 @@ def may_stand_back(world, slot):
 @kernel
 def window_demand(world, tokens):
     """(pages of group 1 that the next frame takes at most, since lanes are not composed by room for
-    them as by that of others; pages that snapshots lack which slots wait for)."""
-    slots, snapshots = world[0].slots, world[0].snapshots
-    total, away, budget = 0, 0, world[0].settings.prefill_tokens
+    them as by that of others; pages that snapshots lack which slots wait for).
+
+    That frame is one of prompts whose scores are due, any of them, or one of all others."""
+    slots, snapshots, settings = world[0].slots, world[0].snapshots, world[0].settings
+    total, scored, away, budget = 0, 0, 0, settings.prefill_tokens
     for i in range(slots.live_count):
         slot = slots.live[i]
+        if slots.state[slot] == SLOT_PREFILL and scores_due(world, slot) > 0:
+            endpoint = slots.scheduled[slot] + min(scores_due(world, slot), SCORES_MAX)
+            scored += max(-(-endpoint // settings.page_tokens) - slots.window_end[slot], 0)
+            continue
         endpoint, left = next_endpoint(world, slot, tokens, budget)
         if not may_stand_back(world, slot):
             budget = left
@@ -260,8 +266,8 @@ def window_demand(world, tokens):
         if slots.state[slot] == SLOT_RESTORING:
             end = snapshots.window_end[slots.restore[slot]]
             away += snapshots.window_away[slots.restore[slot]]
-        total += max(-(-endpoint // world[0].settings.page_tokens) - end, 0)
-    return total, away
+        total += max(-(-endpoint // settings.page_tokens) - end, 0)
+    return max(total, scored), away
 
 
 @kernel

@@ -5,6 +5,7 @@ from helios_dod.limits import NO_ROW
 from helios_dod.system import kernel
 from helios_dod.tables.grammars import may_sample
 from helios_dod.tables.pages import pages_of
+from helios_dod.tables.requests import scores_left
 from helios_dod.tables.values import ANSWER_PAGES, note_taken, wanted
 from helios_dod.terms import (
     CAUSE_ANSWER,
@@ -80,6 +81,15 @@ def add_work(world, frame, slot, length, sampled):
     """A lane, and the room that it takes."""
     take_room(world, frame, slot, length)
     add_lane(world, frame, slot, length, sampled)
+
+
+@kernel
+def scores_due(world, slot):
+    """Prompt tokens that the slot consumes by scored prefill before it goes on as others do."""
+    row = world[0].slots.request[slot]
+    if scores_left(world, row) <= 0:
+        return 0
+    return max(world[0].requests.prompt_count[row] - 1 - world[0].slots.scheduled[slot], 0)
 
 
 @kernel
