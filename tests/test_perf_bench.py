@@ -109,6 +109,12 @@ def test_a_result_names_the_commit_of_its_own_checkout(tmp_path):
     assert commit(package / "deeper") == "unknown", "installed inside another project"
 
 
+def test_a_result_names_the_commit_of_its_start(monkeypatch):
+    begun = machine()["commit"]
+    monkeypatch.setattr("helios_dod.perf.machine.commit", lambda: "another")
+    assert machine()["commit"] == begun
+
+
 @pytest.mark.parametrize("words", [
     ("simulate", "--step-ms", "nan"), ("simulate", "--lanes", "0"), ("simulate", "--repeats", "0"),
     ("simulate", "--shape", "code", "--concurrency", "-1"),

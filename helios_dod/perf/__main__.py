@@ -24,7 +24,7 @@ from helios_dod.perf import (
     streaming,
     validate,
 )
-from helios_dod.perf.machine import conditions
+from helios_dod.perf.machine import conditions, own_commit
 
 
 def tick(options: argparse.Namespace) -> int:
@@ -258,6 +258,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Runs one command."""
     options = parser().parse_args()
+    own_commit()
     try:
         return options.run(options)
     except UserError as error:

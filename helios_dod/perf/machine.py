@@ -5,6 +5,7 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def machine() -> dict[str, str]:
     import numpy
 
     return {"python": platform.python_version(), "numba": numba.__version__,
-            "numpy": numpy.__version__, "helios": __version__, "commit": commit(),
+            "numpy": numpy.__version__, "helios": __version__, "commit": own_commit(),
             "processor": processor_name(), "processors": str(len(os.sched_getaffinity(0)))}
 
 
@@ -35,6 +36,12 @@ def middle(values: Sequence[float], digits: int) -> dict[str, float]:
     """Median and extremes of repeats."""
     return {name: round(take(values), digits) for name, take in (
         ("median", statistics.median), ("lowest", min), ("highest", max))}
+
+
+@cache
+def own_commit() -> str:
+    """Of what runs: asked first when it starts, since a checkout may move on in the meantime."""
+    return commit()
 
 
 def commit(package: Path = PACKAGE) -> str:
