@@ -296,12 +296,12 @@ def test_why_a_request_waited(tmp_path, capsys):
 
 @pytest.mark.parametrize(("request_", "message"), [
     ("999999", "--request 999999: not seen in frontend 0"),
-    (f"chatcmpl-{name_of(255, 7)}", "--request 7: not seen in frontend 255"),
+    ("chatcmpl-{other}", "--request 7: not seen in frontend 255"),
     ("chatcmpl-12", "--request: expected an answer's id or a tag, got 'chatcmpl-12'"),
     ("9" * 20, "expected an answer's id or a tag")])
 def test_an_unknown_request_is_named(tmp_path, capsys, request_, message):
-    path = recorded(tmp_path, 2)[1]
-    assert main(["replay", str(path), "--request", request_]) == 1
+    path, asked = recorded(tmp_path, 2)[1], request_.format(other=name_of(255, 7))
+    assert main(["replay", str(path), "--request", asked]) == 1
     assert message in capsys.readouterr().err
 
 
