@@ -522,6 +522,12 @@ def test_grammars_whose_answers_may_end():
     assert lark_ends(chain) and not lark_ends(chain + "r1900: r0\n")  # each rule is read once
 
 
+@pytest.mark.parametrize("text", ['"a"{' + " " * 100_000 + "x", "_" * 100_000, "?" * 100_000,
+                                  "a[" * 50_000, "~ " * 50_000, '"a' * 50_000])
+def test_a_grammar_is_read_once(text):
+    assert lark_ends(f"start: {text}")  # by an expression that reads again, in minutes or years
+
+
 @pytest.mark.parametrize(("limits", "good", "bad"), [
     ({"maximum": 2**63 - 1}, 2**63 - 1, 2**63), ({"minimum": -(2**62)}, -(2**62), -(2**62) - 1),
     ({"minimum": 10**15 + 1, "maximum": 10**15 + 3}, 10**15 + 2, 10**15 + 4),

@@ -9,12 +9,13 @@ from typing import Any
 
 from helios_dod.frontend.grammars.bounds import target_of
 
+# Possessive: nothing is read again where a token turns out to be none, whatever stands there.
 TOKEN = re.compile(r"""
-    (?P<skip> //[^\n]* | %(?:llguidance|ignore)\b[^\n]* | \s+ )
-  | (?P<text> "(?:\\.|[^"\\\n])*"i? | /(?:\\.|[^/\\\n])+/[a-z]* | <[^>\n]*> | @\w+ )
-  | (?P<rule> [?!_]*\w+ (?:\.-?\d+)? (?:\[[^\]\n]*\])? \s*: )
-  | (?P<count> ~\s*\d+(?:\s*\.\.\s*\d+)? | \{\s*\d*\s*,?\s*\d*\s*\} )
-  | (?P<name> [?!_]*\w+ )
+    (?P<skip> //[^\n]*+ | %(?:llguidance|ignore)\b[^\n]*+ | \s++ )
+  | (?P<text> "(?:\\.|[^"\\\n])*+"i? | /(?:\\.|[^/\\\n])++/[a-z]*+ | <[^>\n]*+> | @\w++ )
+  | (?P<rule> [?!]{0,2}+\w++ (?:\.-?\d++)? (?:\[[^\]\n]{0,1000}+\])? \s*+: )
+  | (?P<count> ~\s*+\d++(?:\s*+\.\.\s*+\d++)? | \{\s*+\d*+\s*+,?\s*+\d*+\s*+\} )
+  | (?P<name> [?!]{0,2}+\w++ )
   | (?P<sign> -> | [()|?*+] | \[ | \] | \.\. )""", re.VERBOSE)
 NAME = re.compile(r"\w+")
 ZERO = re.compile(r"(?:~|\{)\s*(?:0|,)").match  # a count that admits none
