@@ -10,6 +10,8 @@ import llguidance
 import pytest
 from test_frontend_grammars import Letters
 
+from helios_dod.frontend.grammars import root
+from helios_dod.frontend.grammars.bounds import checked_schema
 from helios_dod.frontend.grammars.structured import schema_grammar
 from helios_dod.frontend.requests import RequestError
 from helios_dod.grammars.library import limits
@@ -123,7 +125,76 @@ def test_both_branches_and_many_names_are_left():
 
 @pytest.mark.parametrize("schema", [
     {"properties": []}, {"allOf": {}}, {"type": 3}, {"required": "a"}, {"minLength": "x"},
-    {"items": 5}, {"enum": "ab"}, {"anyOf": ["x"]}, {"not": 1}, {"dependencies": {"a": 1}}])
+    {"items": 5}, {"enum": "ab"}, {"anyOf": ["x"]}, {"not": 1}, {"dependencies": {"a": 1}},
+    {"required": [[1]], "minProperties": 3}, {"type": [{}]}, {"not": {"type": [["string"]]}},
+    {"dependentRequired": {"a": 3}}, {"dependencies": {"a": [{}]}},
+    {"$ref": "#/parts/a", "parts": {"a": {"required": [[1]]}}}])
 def test_what_is_no_schema_is_refused(schema):
     with pytest.raises(RequestError, match="is not a JSON schema"):
         schema_grammar(schema, "guided_json")
+
+
+def nested(depth, around):
+    """A schema inside a schema inside ..."""
+    schema = {"type": "string"}
+    for _ in range(depth):
+        schema = around(schema)
+    return schema
+
+
+FANNED = {"$ref": "#/$defs/13", "$defs": {"0": {"type": "string"}, **{
+    str(i): {"properties": {f"{j}": {"$ref": f"#/$defs/{i - 1}"} for j in range(4)}}
+    for i in range(1, 14)}}}
+
+
+@pytest.mark.parametrize(("schema", "words"), [
+    ({"not": FANNED, "$defs": FANNED["$defs"]}, "more than 120000 parts"),
+    ({"anyOf": [{"minProperties": 100_000}] * 2}, "more than 120000 parts"),
+    (nested(12, lambda part: {"contains": part, "minContains": 16}), "more than 120000 bytes"),
+    (nested(9, lambda part: {"oneOf": [{"not": part}, *(
+        {"type": "object", "required": [f"{i}"]} for i in range(7))]}), "more than 120000 bytes"),
+    ({"type": "object", "properties": {"a": {"$ref": "#", "unevaluatedProperties": False}}},
+     "holds itself")])
+def test_a_short_schema_that_asks_for_much_is_refused(schema, words):
+    with pytest.raises(RequestError, match=f"^'guided_json' .*{words}.* once its keywords are "):
+        schema_grammar(schema, "guided_json")
+
+
+BACKTRACKS = "^(a+)+$"  # years, where every way to match is tried
+
+
+@pytest.mark.parametrize("more", [
+    {"propertyNames": {"pattern": BACKTRACKS}}, {"patternProperties": {BACKTRACKS: {}, "b": {}}}])
+def test_names_are_held_against_patterns_in_linear_time(more):
+    made = json.dumps(schema_grammar(
+        {"type": "object", "properties": {"a" * 50 + "!": {}, "aa": {}}, **more}, "x"))
+    assert '"aa"' in made
+
+
+def test_a_name_of_which_nobody_can_say_if_it_may_be_is_left_out():
+    made = documents({"type": "object", "properties": {"a" * 300: {}, "aa": {"const": 1}},
+                      "propertyNames": {"pattern": "^a+$"}, "required": ["aa"]})
+    assert made and not any("a" * 300 in document for document in made)
+
+
+def test_patterns_that_take_too_long_are_refused(monkeypatch):
+    monkeypatch.setattr(root, "PATTERN_SECONDS_MAX", 0.01)
+    patterns = {f"^[a-z]+{i}$": {} for i in range(100)}
+    with pytest.raises(RequestError, match=r"^'x' takes more than 0\.01 s to hold the names"):
+        schema_grammar({"type": "object", "properties": {f"c{i}": {} for i in range(200)},
+                        "patternProperties": patterns}, "x")
+
+
+def test_what_refers_to_itself_has_no_negation():
+    part = {"type": "object", "required": ["b"], "properties": {"x": {"$ref": "#/$defs/part"}}}
+    made = documents({"$defs": {"part": part}, "type": ["object", "null"],
+                      "not": {"$ref": "#/$defs/part"}}, 30)
+    assert made and not any(document and "b" in document for document in made)
+
+
+@pytest.mark.parametrize("schema", [
+    {"anyOf": [{"$ref": f"#x{i}"} for i in range(3000)]},
+    {"$defs": {"a": {"anyOf": [{"$ref": f"#/$defs/{i % 2}"} for i in range(5000)]}, "0": {
+        "$ref": "#/$defs/a"}, "1": {"$ref": "#/$defs/a"}}}])
+def test_references_are_followed_once(schema):
+    assert checked_schema(schema, "x") == schema

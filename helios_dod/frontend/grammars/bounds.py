@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from helios_dod.frontend.references import target_of
 from helios_dod.frontend.requests import RequestError
 
 TEXT_BYTES_MAX = 120_000  # of everything that one request's grammar is made of
@@ -85,8 +86,7 @@ def checked_schema(schema: Any, field: str, lenient: bool = False) -> Any:
         if isinstance(value, dict):
             check_keywords(value, field)
             check_limits(value, field, lenient)
-        waiting += [(part, depth + 1) for _, part in children(value)
-                    if isinstance(part, (dict, list))]
+        waiting += [(part, depth + 1) for part in containers(value)]
     check_references(root[0], field)
     return root[0]
 
@@ -132,53 +132,30 @@ def check_limits(value: dict[str, Any], field: str, lenient: bool) -> None:
         del value[name]
 
 
-def target_of(schema: Any, reference: str) -> Any:
-    """What a JSON pointer '#/a/b' names, or None."""
-    found = schema
-    for part in reference.removeprefix("#").split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and part in found:
-            found = found[part]
-        elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
-        else:
-            return None
-    return found
-
-
-def references_of(value: Any) -> set[str]:
-    """References anywhere in a value."""
-    found, waiting = set(), [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict) and isinstance(part.get("$ref"), str):
-            found.add(part["$ref"])
-        waiting += [inner for _, inner in children(part) if isinstance(inner, (dict, list))]
-    return found
+def containers(value: Any) -> list[Any]:
+    """The objects and arrays directly inside that may hold schemas."""
+    return [part for _, part in children(value) if isinstance(part, (dict, list))]
 
 
 def check_references(schema: Any, field: str) -> None:
-    """How many references lead to each other in a row: the compiler recurses over them."""
-    edges: dict[str, set[str]] = {}
-    waiting = list(references_of(schema))
-    while waiting:
-        reference = waiting.pop()
-        if reference not in edges:
-            edges[reference] = references_of(target_of(schema, reference))
-            waiting += edges[reference]
-    # Longest path over the references, each once: depth-first with an explicit stack.
-    depth: dict[str, int] = {}
-    for root in edges:
-        stack, path = [(root, False)], set()
-        while stack:
-            reference, done = stack.pop()
-            if done:
-                path.discard(reference)
-                depth[reference] = 1 + max((depth.get(inner, 0) for inner in edges[reference]),
-                                           default=0)
-                if depth[reference] > REFERENCES_MAX:
-                    raise refuse(field, f"has more than {REFERENCES_MAX} references in a row")
-            elif reference not in depth and reference not in path:
-                path.add(reference)
-                stack.append((reference, True))
-                stack += [(inner, False) for inner in edges[reference]]
+    """How many references lead to each other in a row: the compiler recurses over them. The longest
+    path over containers and references, each read once: depth-first with an explicit stack."""
+    depth: dict[int, int] = {}  # by container: references in a row from it on
+    path: set[int] = set()
+    stack = [(schema, False)]
+    while stack:
+        part, entered = stack.pop()
+        refers = isinstance(part, dict) and isinstance(part.get("$ref"), str)
+        target = target_of(schema, part["$ref"]) if refers else None
+        if entered:
+            path.discard(id(part))
+            count = 1 + depth.get(id(target), 0) if refers else 0
+            count = max([count, *(depth.get(id(inner), 0) for inner in containers(part))])
+            if count > REFERENCES_MAX:
+                raise refuse(field, f"has more than {REFERENCES_MAX} references in a row")
+            depth[id(part)] = count
+        elif id(part) not in depth and id(part) not in path:
+            path.add(id(part))
+            stack += [(part, True), *((inner, False) for inner in containers(part))]
+            if isinstance(target, (dict, list)):
+                stack.append((target, False))

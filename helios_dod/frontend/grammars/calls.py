@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from helios_dod.frontend.grammars.bounds import refuse, target_of
+from helios_dod.frontend.grammars.bounds import refuse
 from helios_dod.frontend.grammars.spelling import literal
 from helios_dod.frontend.grammars.structured import schema_grammar
 from helios_dod.frontend.output.marks import Bound
@@ -16,6 +16,7 @@ from helios_dod.frontend.output.syntax import (
     TagSyntax,
 )
 from helios_dod.frontend.output.terms import NamePlace
+from helios_dod.frontend.references import target_of
 
 BLANK = '" "?'
 NEWLINE = '"\\n"?'

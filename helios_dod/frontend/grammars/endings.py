@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from helios_dod.frontend.grammars.bounds import target_of
+from helios_dod.frontend.references import target_of
 
 # Possessive: nothing is read again where a token turns out to be none, whatever stands there.
 TOKEN = re.compile(r"""

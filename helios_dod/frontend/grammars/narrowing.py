@@ -5,12 +5,12 @@ where some right answers are left out. A keyword for which there is no such form
 compiler refuses it by name. Meanings are those of JSON Schema 2020-12, with the older spellings
 `dependencies` and array-valued `items`."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from helios_dod.frontend.grammars.bounds import target_of
+from helios_dod.frontend.grammars.bounds import containers
 from helios_dod.frontend.grammars.negation import Schema, negation, resolved
+from helios_dod.frontend.grammars.root import Root
 
 # Formats that the compiler knows; any other is an annotation, as the specification has it.
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
@@ -35,37 +35,60 @@ class Malformed(ValueError):
 
 
 def narrowed(schema: Schema) -> Schema:
-    """A schema of the compiler's keywords. `schema` may be changed. Raises Malformed."""
-    check_shapes(schema)
-    waiting, seen = [schema], set()
+    """A schema of the compiler's keywords. `schema` may be changed. Raises Malformed, Costly."""
+    root = Root(schema)
+    check_shapes(schema, root)
+    waiting: list[Any] = [schema]
+    seen: dict[int, Any] = {}  # they stay, so that no new one takes the place of one that is gone
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict) and id(part) not in seen:
-            seen.add(id(part))
+            seen[id(part)] = part
             for rewrite in REWRITES:
-                rewrite(part, schema)
+                rewrite(part, root)
+            root.spend(sum(map(len, containers(part))))
             waiting += inner(part)
             if isinstance(part.get("$ref"), str):  # its target may lie outside all keywords
-                waiting.append(target_of(schema, part["$ref"]))
+                waiting.append(root.target(part["$ref"]))
     return schema
 
 
-def check_shapes(schema: Schema) -> None:
-    """Types of the keywords' values, in every schema inside."""
-    waiting = [schema]
+def check_shapes(schema: Schema, root: Root) -> None:
+    """Types of the keywords' values, in every schema inside or referred to."""
+    waiting, seen = [schema], set()
     while waiting:
         part = waiting.pop()
-        if isinstance(part, bool):
+        if isinstance(part, bool) or id(part) in seen:
             continue
         if not isinstance(part, dict):
             raise Malformed(f"a schema must be an object or a boolean, not {str(part)[:100]!r}")
+        seen.add(id(part))
         for name, kinds in SHAPES.items():
             value = part.get(name)
             if name in part and (not isinstance(value, kinds) or isinstance(value, bool)):
                 raise Malformed(f"{name!r} must not be {str(value)[:100]!r}")
+        for name, values in words_of(part):
+            if not all(isinstance(value, str) for value in values):
+                raise Malformed(f"{name!r} must hold strings only, not {str(values)[:100]!r}")
         waiting += inner(part)
         waiting += [value for value in part.get("dependencies", {}).values()
                     if not isinstance(value, list)]
+        target = root.target(part.get("$ref"))
+        if target is not None:
+            waiting.append(target)
+
+
+def words_of(schema: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The lists of a schema that hold names, each with its keyword."""
+    for name in ("required", "type"):
+        if isinstance(schema.get(name), list):
+            yield name, schema[name]
+    for name in ("dependentRequired", "dependencies"):
+        for values in schema.get(name, {}).values():
+            if isinstance(values, list):
+                yield name, values
+            elif name == "dependentRequired":
+                raise Malformed(f"{name!r} must hold lists of strings, not {str(values)[:100]!r}")
 
 
 def inner(schema: dict[str, Any]) -> Iterator[Schema]:
@@ -87,7 +110,7 @@ def also(schema: dict[str, Any], *more: Schema) -> None:
     schema["allOf"] = [*schema.get("allOf", ()), *more]
 
 
-def dialect(schema: dict[str, Any], root: Schema) -> None:
+def dialect(schema: dict[str, Any], root: Root) -> None:
     """Older spellings in those of 2020-12, whose meaning then holds for all of the schema. Where
     older drafts ignore what stands beside a reference, it holds too, which narrows."""
     schema.pop("$schema", None)
@@ -98,7 +121,7 @@ def dialect(schema: dict[str, Any], root: Schema) -> None:
             schema["items"] = more
 
 
-def numbers(schema: dict[str, Any], root: Schema) -> None:
+def numbers(schema: dict[str, Any], root: Root) -> None:
     """Counts are integers; a bound that is excluded says so itself."""
     for name in COUNTS:
         value = schema.get(name)
@@ -110,13 +133,13 @@ def numbers(schema: dict[str, Any], root: Schema) -> None:
                 schema[name] = schema.pop(plain)
 
 
-def formats(schema: dict[str, Any], root: Schema) -> None:
+def formats(schema: dict[str, Any], root: Root) -> None:
     """Unknown formats say nothing that has to hold."""
     if "format" in schema and schema["format"] not in FORMATS:
         del schema["format"]
 
 
-def conditions(schema: dict[str, Any], root: Schema) -> None:
+def conditions(schema: dict[str, Any], root: Root) -> None:
     """`if` with `then`: both hold, or the negation and `else` where it can be said."""
     condition = schema.pop("if", None)
     then, other = schema.pop("then", True), schema.pop("else", True)
@@ -129,7 +152,7 @@ def conditions(schema: dict[str, Any], root: Schema) -> None:
     also(schema, {"anyOf": options})
 
 
-def negations(schema: dict[str, Any], root: Schema) -> None:
+def negations(schema: dict[str, Any], root: Root) -> None:
     """`not`, where it can be said."""
     if "not" in schema:
         negated = negation(schema["not"], root)
@@ -138,7 +161,7 @@ def negations(schema: dict[str, Any], root: Schema) -> None:
             also(schema, negated)
 
 
-def alternatives(schema: dict[str, Any], root: Schema) -> None:
+def alternatives(schema: dict[str, Any], root: Root) -> None:
     """`oneOf`: each option without the others, where that can be said of all."""
     options = schema.get("oneOf")
     if not isinstance(options, list) or len(options) > 2 * OPTIONS_MAX:
@@ -154,7 +177,7 @@ def alternatives(schema: dict[str, Any], root: Schema) -> None:
         for i, option in enumerate(options) if option is not False]})
 
 
-def told_apart(options: list[Schema], root: Schema) -> bool:
+def told_apart(options: list[Schema], root: Root) -> bool:
     """Whether the compiler sees by itself that no value fulfils two options: they are of different
     types, or objects with different constants in one property."""
     if not all(isinstance(option, dict) for option in options):
@@ -177,7 +200,7 @@ def told_apart(options: list[Schema], root: Schema) -> bool:
     return False
 
 
-def dependencies(schema: dict[str, Any], root: Schema) -> None:
+def dependencies(schema: dict[str, Any], root: Root) -> None:
     """A property is absent, or what it brings along holds."""
     given = {**schema.pop("dependencies", {}), **schema.pop("dependentRequired", {}),
              **schema.pop("dependentSchemas", {})}
@@ -192,7 +215,7 @@ def dependencies(schema: dict[str, Any], root: Schema) -> None:
             also(schema, {"anyOf": [absent, {"allOf": [{"required": [name]}, whole]}]})
 
 
-def names(schema: dict[str, Any], root: Schema) -> None:
+def names(schema: dict[str, Any], root: Root) -> None:
     """`propertyNames`: a pattern of names, or those of an enum."""
     demand = resolved(schema.get("propertyNames"), root)
     if demand is True:
@@ -216,22 +239,15 @@ def names(schema: dict[str, Any], root: Schema) -> None:
             pattern = f"^.{{0,{int(demand['maxLength'])}}}$"
         if isinstance(pattern, str) and "propertyNames" in schema:
             del schema["propertyNames"]
-            kept = {name: value for name, value in schema.get("properties", {}).items()
-                    if matches(pattern, name)}
-            schema["properties"] = kept
+            schema["properties"] = {  # a name of which nobody can say if it may be is left out
+                name: value if found else False
+                for name, value in schema.get("properties", {}).items()
+                if (found := root.has(name, pattern)) is not False}
             schema["patternProperties"] = {pattern: rest}
             schema["additionalProperties"] = False
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether a property's name has a pattern; one that cannot be read has every name."""
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return True
-
-
-def contained(schema: dict[str, Any], root: Schema) -> None:
+def contained(schema: dict[str, Any], root: Root) -> None:
     """`contains`: the first items are what has to be there."""
     demand = schema.pop("contains", None)
     least, most = schema.pop("minContains", 1), schema.pop("maxContains", None)
@@ -250,7 +266,7 @@ def contained(schema: dict[str, Any], root: Schema) -> None:
         schema["contains"] = demand
 
 
-def unique(schema: dict[str, Any], root: Schema) -> None:
+def unique(schema: dict[str, Any], root: Root) -> None:
     """`uniqueItems`: subsets of an enum in its order, else one item at most."""
     if schema.get("uniqueItems") is not True:
         schema.pop("uniqueItems", None)
@@ -280,7 +296,7 @@ def subsets(values: list[Any]) -> list[list[Any]]:
     return sorted(made, key=len, reverse=True)
 
 
-def evaluated(schema: Schema, root: Schema, read: Callable[[dict[str, Any]], None]) -> None:
+def evaluated(schema: Schema, root: Root, read: Callable[[dict[str, Any]], None]) -> None:
     """Reads a schema and all that hold beside it: `allOf` and references."""
     waiting, seen = [schema], 0
     while waiting and seen < 64:
@@ -290,10 +306,10 @@ def evaluated(schema: Schema, root: Schema, read: Callable[[dict[str, Any]], Non
             read(part)
             waiting += part.get("allOf", [])
             if isinstance(part.get("$ref"), str):
-                waiting.append(target_of(root, part["$ref"]))
+                waiting.append(root.target(part["$ref"]))
 
 
-def unevaluated(schema: dict[str, Any], root: Schema) -> None:
+def unevaluated(schema: dict[str, Any], root: Root) -> None:
     """What no keyword beside speaks of: allowed names are those that always count as spoken of."""
     rest = schema.pop("unevaluatedProperties", True)
     if rest is not True:
@@ -335,21 +351,21 @@ def unevaluated(schema: dict[str, Any], root: Schema) -> None:
                 schema["maxItems"] = min(max(lengths), schema.get("maxItems", max(lengths)))
 
 
-def patterns(schema: dict[str, Any], root: Schema) -> None:
+def patterns(schema: dict[str, Any], root: Root) -> None:
     """Several patterns of names: those names are left out, for one could have two patterns."""
     given = schema.get("patternProperties")
     if not isinstance(given, dict) or len(given) < 2:
         return
     properties = schema.setdefault("properties", {})
     for name, value in properties.items():
-        more = [demand for pattern, demand in given.items() if matches(pattern, name)]
+        more = [demand for pattern, demand in given.items() if root.has(name, pattern) is not False]
         if more:
             properties[name] = {"allOf": [value, *more]}
     del schema["patternProperties"]
     schema["additionalProperties"] = False
 
 
-def sizes(schema: dict[str, Any], root: Schema) -> None:
+def sizes(schema: dict[str, Any], root: Root) -> None:
     """Numbers of properties: that many are named and required, or left out."""
     least, most = schema.get("minProperties"), schema.get("maxProperties")
     if (least is None and most is None) or "patternProperties" in schema:
@@ -357,15 +373,17 @@ def sizes(schema: dict[str, Any], root: Schema) -> None:
     properties = schema.get("properties", {})
     required = list(dict.fromkeys(schema.get("required", [])))
     rest = schema.get("additionalProperties", True)
+    needed = set(required)
     optional = [name for name, value in properties.items()
-                if name not in required and value is not False]
+                if name not in needed and value is not False]
     if isinstance(most, int):
         room = max(most - len(required), 0)
         if len(required) > most:
             return
         kept = optional[:room]
+        needed.update(kept)
         schema["properties"] = {name: value for name, value in properties.items()
-                                if name in required or name in kept}
+                                if name in needed}
         spare = room - len(kept)
         if spare and rest is not False and not properties:
             schema["properties"] = {f"name{i}": rest for i in range(min(spare, 8))}
@@ -376,8 +394,8 @@ def sizes(schema: dict[str, Any], root: Schema) -> None:
         rest = False
         del schema["maxProperties"]
     if isinstance(least, int):
-        while len(required) < least and optional:
-            required.append(optional.pop(0))
+        required += optional[:max(least - len(required), 0)]
+        root.spend(max(least - len(required), 0))
         added = [f"name{i}" for i in range(least - len(required))] if rest is not False else []
         if len(required) + len(added) >= least:
             schema["properties"] = {**schema.get("properties", {}), **dict.fromkeys(added, rest)}
@@ -385,6 +403,6 @@ def sizes(schema: dict[str, Any], root: Schema) -> None:
             del schema["minProperties"]
 
 
-REWRITES: tuple[Callable[[dict[str, Any], Schema], None], ...] = (
+REWRITES: tuple[Callable[[dict[str, Any], Root], None], ...] = (
     dialect, numbers, formats, unevaluated, conditions, negations, alternatives, dependencies,
     names, contained, unique, patterns, sizes)

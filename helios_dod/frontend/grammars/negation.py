@@ -3,25 +3,29 @@
 import re
 from typing import Any
 
-from helios_dod.frontend.grammars.bounds import target_of
+from helios_dod.frontend.grammars.bounds import NESTING_MAX
+from helios_dod.frontend.grammars.root import Root
 
 Schema = Any  # a dict or a boolean
+PARTS = 4  # objects and arrays that say the opposite of one schema, at least
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 ANNOTATIONS = {"title", "description", "default", "examples", "$comment", "$schema", "$id", "id",
                "deprecated", "readOnly", "writeOnly"}
 
 
-def resolved(schema: Schema, root: Schema) -> Schema:
+def resolved(schema: Schema, root: Root) -> Schema:
     """A schema behind its references, where it says nothing beside them."""
     for _ in range(16):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
             return schema
-        schema = target_of(root, schema["$ref"])
+        schema = root.target(schema["$ref"])
     return schema
 
 
-def negation(schema: Schema, root: Schema) -> Schema | None:
-    """A schema none of whose values fulfils `schema`, or None where it cannot be said."""
+def negation(schema: Schema, root: Root, path: tuple[int, ...] = ()) -> Schema | None:
+    """A schema none of whose values fulfils `schema`, or None where it cannot be said, as of one
+    that refers to itself. path: the schemas around it. Raises Costly."""
+    root.spend(PARTS)
     schema = resolved(schema, root)
     if isinstance(schema, bool):
         return not schema
@@ -29,6 +33,9 @@ def negation(schema: Schema, root: Schema) -> Schema | None:
         return None
     if not set(schema) - ANNOTATIONS:
         return False
+    if id(schema) in path or len(path) > NESTING_MAX:
+        return None
+    path = (*path, id(schema))
     options: list[Schema] = []
     types = schema.get("type")
     if types is not None:
@@ -43,7 +50,7 @@ def negation(schema: Schema, root: Schema) -> Schema | None:
     properties = schema.get("properties")
     if isinstance(properties, dict):
         for name, value in properties.items():
-            opposite = negation(value, root)
+            opposite = negation(value, root, path)
             if opposite not in (None, False):
                 options.append({"type": "object", "properties": {name: opposite},
                                 "required": [name]})
@@ -60,7 +67,7 @@ def negation(schema: Schema, root: Schema) -> Schema | None:
     if "not" in schema:
         options.append(schema["not"])
     if "anyOf" in schema:
-        each = [negation(part, root) for part in schema["anyOf"]]
+        each = [negation(part, root, path) for part in schema["anyOf"]]
         if None not in each:
             options.append({"allOf": each})
     return {"anyOf": options} if options else None

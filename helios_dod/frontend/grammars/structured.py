@@ -9,6 +9,7 @@ import msgspec
 
 from helios_dod.frontend.grammars.bounds import (
     CHOICES_MAX,
+    TEXT_BYTES_MAX,
     check_bytes,
     check_regex,
     check_rules,
@@ -17,6 +18,7 @@ from helios_dod.frontend.grammars.bounds import (
 )
 from helios_dod.frontend.grammars.endings import lark_ends, schema_ends
 from helios_dod.frontend.grammars.narrowing import Malformed, narrowed
+from helios_dod.frontend.grammars.root import Costly, check_unfolded
 from helios_dod.frontend.grammars.tags import structural_tag
 from helios_dod.frontend.requests import ChatRequest, RequestError
 
@@ -56,8 +58,11 @@ def schema_grammar(schema: Any, field: str, compact: bool = False,
     checked = checked_schema(schema, field, lenient)
     try:
         made = narrowed(checked)
+        check_unfolded(made, TEXT_BYTES_MAX)
     except Malformed as error:
         raise refuse(field, f"is not a JSON schema: {error}") from None
+    except Costly as error:
+        raise refuse(field, str(error)) from None
     if not schema_ends(made):
         raise refuse(field, "refers to itself, so that no answer ends")
     check_bytes(msgspec.json.encode(made).decode(), field)

@@ -27,21 +27,22 @@ def bytewise() -> tuple[Any, Any]:
 
 
 class Expressions:
-    """Patterns of one response, each compiled once. left: matches that it may still ask for."""
+    """Patterns of one response or schema, each compiled once. patterns: how many at most; left:
+    matches that it may still ask for."""
 
-    def __init__(self) -> None:
-        self.left = MATCHES_MAX
+    def __init__(self, patterns: int = PATTERNS_MAX, matches: int = MATCHES_MAX) -> None:
+        self.patterns, self.left = patterns, matches
         self.compiled: dict[str, Any] = {}
         self.known: dict[tuple[str, str], bool | None] = {}
 
     def match(self, pattern: Any, name: str) -> bool | None:
         """Whether the pattern is found in the name; None where this cannot be judged: it is no
         pattern, has what the library does not know (look-around, `\\b`), one of both is too long,
-        or PATTERNS_MAX or MATCHES_MAX were asked for."""
+        or so many patterns or matches were asked for."""
         if not isinstance(pattern, str) or len(pattern) > PATTERN_MAX or len(name) > NAME_MAX:
             return None
         if (pattern, name) not in self.known:
-            if pattern not in self.compiled and len(self.compiled) < PATTERNS_MAX:
+            if pattern not in self.compiled and len(self.compiled) < self.patterns:
                 self.compiled[pattern] = compiled(pattern)
             if self.left == 0 or pattern not in self.compiled:
                 return None

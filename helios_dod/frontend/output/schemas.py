@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
-from urllib.parse import unquote
 
 from helios_dod.frontend.output.expressions import Expressions
+from helios_dod.frontend.references import target_of
 
 ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 VISITS_MAX = 2048  # schemas, their branches, patterns and constants read for one parameter
@@ -67,26 +67,13 @@ class Reader:
         self.expressions = expressions
         self.visits = 0
 
-    def target(self, reference: Any) -> Any:
-        """The schema of a local reference, or None."""
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            return None
-        place = self.root
-        for part in unquote(reference).split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(place, list) and key.isdecimal() and len(key) < 9:
-                place = place[int(key)] if int(key) < len(place) else None
-            else:
-                place = place.get(key) if isinstance(place, dict) else None
-        return place
-
     def follow(self, schema: Any) -> Any:
         """The schema behind $ref; None for a circle or a broken reference."""
         while isinstance(schema, dict) and "$ref" in schema:
             self.visits += 1
             if self.visits > VISITS_MAX:
                 return None
-            schema = self.target(schema["$ref"])
+            schema = target_of(self.root, schema["$ref"])
         return schema
 
     def branches(self, schema: Any) -> list[list[Any]] | None:
