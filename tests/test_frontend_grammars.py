@@ -322,6 +322,31 @@ def test_types_of_an_element_are_those_of_its_schema():
     assert kinds >= {int, str, type(None), list, bool}
 
 
+def demanded(name, schema):
+    """The grammar of calls of one tool, in the syntax of that name."""
+    tool = CallTool("f", schema, True, "tools[0].function")
+    return Envelope(vocabulary_of(name)[1], Start.RESPONSE if name == "xtml" else Start.CONTENT,
+                    False, False).text(Demand(calls=Calls((tool,), False, "tool_choice"),
+                                              calls_required=True))
+
+
+def test_alternatives_behind_references_are_counted():
+    definitions = {"0": {"type": "string"}, **{
+        f"{i}": {"anyOf": [{"$ref": f"#/$defs/{i - 1}"}] * 8} for i in range(1, 15)}}
+    with pytest.raises(RequestError, match=r"^'tools\[0\]\.function\.parameters' has more than "
+                                           "4000 alternatives of one argument"):
+        demanded("xtml", {"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/14"}}})
+
+
+@pytest.mark.parametrize("name", ["xtml", "function_tag_lines", "tagged_json"])
+@pytest.mark.parametrize("schema", [
+    {"required": 3}, {"properties": {"a": {"type": [[1]]}}}, {"properties": {"a": {"enum": 3}}},
+    {"properties": {"a": {"type": "string", "maxLength": "x"}}}, {"properties": {"a": 3}}])
+def test_parameters_that_are_no_schema_are_refused(name, schema):
+    with pytest.raises(RequestError, match=r"^'tools\[0\]\.function\.parameters' is not a JSON"):
+        demanded(name, schema)
+
+
 def test_an_empty_word_of_an_enum():
     """It is one of the words, also where values stand as plain text."""
     letters, bound = vocabulary_of("function_tag_lines")
@@ -447,6 +472,12 @@ def nest(count: int) -> dict[str, Any]:
      "that no trigger begins"),
     ({"structured_outputs": {"structural_tag": {"format": {"type": "qwerty"}}}},
      "format of type 'qwerty'"),
+    *(({"structured_outputs": {"structural_tag": {"format": {"type": "grammar", "grammar": text}}}},
+       words) for text, words in (
+        ("root ::= (((", "neither a Lark nor a GBNF grammar"),
+        ("root ::= foo", "neither a Lark nor a GBNF grammar"),
+        ("start: start", "so that no answer ends"),
+        ("%import common.INT\nstart: INT", "imports other grammars"))),
 ])
 def test_what_is_out_of_bounds_is_refused_by_name(fields, words):
     request = decode_chat(body(**fields))

@@ -7,7 +7,7 @@ from typing import Any
 
 from helios_dod.frontend.grammars.bounds import refuse
 from helios_dod.frontend.grammars.spelling import literal
-from helios_dod.frontend.grammars.structured import schema_grammar
+from helios_dod.frontend.grammars.structured import check_schema, schema_grammar
 from helios_dod.frontend.output.marks import Bound
 from helios_dod.frontend.output.syntax import (
     FrameSyntax,
@@ -62,6 +62,8 @@ class Writer:
     def __init__(self, bound: Bound, rules: list[str], others: list[dict[str, Any]],
                  calls: Calls) -> None:
         self.bound, self.rules, self.others, self.calls = bound, rules, others, calls
+        for tool in calls.tools:
+            check_schema(tool.schema, f"{tool.field}.parameters")
 
     def literal(self, text: str) -> str:
         """Text in Lark, its delimiters as tokens."""

@@ -1,8 +1,10 @@
 """An element stream as a grammar: its channels, and calls with typed arguments."""
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
-from helios_dod.frontend.grammars.bounds import refuse
+from helios_dod.frontend.grammars.bounds import CHOICES_MAX, refuse
 from helios_dod.frontend.grammars.calls import CallTool, Writer, properties, resolved
 from helios_dod.frontend.grammars.spelling import literal
 from helios_dod.frontend.output.marks import Bound
@@ -74,7 +76,7 @@ def element_calls(writer: Writer, syntax: ElementSyntax) -> str:
         for i, (name, schema, needed) in enumerate(properties(tool)):
             rule = f"argument_{index}_{i}"
             given = [argument(writer, syntax, tool, f"{rule}_{kind}", name, kind, part)
-                     for kind, part in kinds_of(tool, schema)]
+                     for kind, part in kinds_of(tool, schema, count())]
             writer.rules.append(f"{rule}: " + " | ".join(given))
             parts.append(rule if needed else f"{rule}?")
         parts.append(writer.literal(closing(syntax, syntax.call)))
@@ -92,9 +94,13 @@ def argument(writer: Writer, syntax: ElementSyntax, tool: CallTool, rule: str, k
     return f"{writer.literal(head)} {value}"
 
 
-def kinds_of(tool: CallTool, schema: Any, depth: int = 0) -> list[tuple[str, Any]]:
-    """The JSON types that a schema allows, each with the schema of its values. Raises
-    RequestError."""
+def kinds_of(tool: CallTool, schema: Any, visits: Iterator[int], depth: int = 0,
+             ) -> list[tuple[str, Any]]:
+    """The JSON types that a schema allows, each with the schema of its values. visits counts the
+    schemas that are read for one argument. Raises RequestError."""
+    if next(visits) > CHOICES_MAX:
+        raise refuse(f"{tool.field}.parameters", f"has more than {CHOICES_MAX} alternatives of one "
+                     "argument, references followed")
     if depth > UNIONS_MAX:
         raise refuse(f"{tool.field}.parameters",
                      f"has alternatives inside alternatives more than {UNIONS_MAX} deep")
@@ -108,7 +114,7 @@ def kinds_of(tool: CallTool, schema: Any, depth: int = 0) -> list[tuple[str, Any
             made: dict[str, list[Any]] = {}
             for option in found[name]:
                 whole = option | shared if isinstance(option, dict) else option
-                for kind, part in kinds_of(tool, whole, depth + 1):
+                for kind, part in kinds_of(tool, whole, visits, depth + 1):
                     made.setdefault(kind, []).append(part)
             return [(kind, parts[0] if len(parts) == 1 else {"anyOf": parts} | shared)
                     for kind, parts in made.items()]
@@ -125,7 +131,7 @@ def kinds_of(tool: CallTool, schema: Any, depth: int = 0) -> list[tuple[str, Any
         part = found["allOf"][0]
         whole = part | shared if isinstance(part, dict) else part
         return [(kind, {"allOf": [found, {"type": kind}]} | shared)
-                for kind, _ in kinds_of(tool, whole, depth + 1)]
+                for kind, _ in kinds_of(tool, whole, visits, depth + 1)]
     return [("string", found)]
 
 

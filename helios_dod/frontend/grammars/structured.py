@@ -11,14 +11,13 @@ from helios_dod.frontend.grammars.bounds import (
     CHOICES_MAX,
     TEXT_BYTES_MAX,
     check_bytes,
-    check_regex,
-    check_rules,
     checked_schema,
     refuse,
 )
-from helios_dod.frontend.grammars.endings import lark_ends, schema_ends
-from helios_dod.frontend.grammars.narrowing import Malformed, narrowed
-from helios_dod.frontend.grammars.root import Costly, check_unfolded
+from helios_dod.frontend.grammars.endings import schema_ends
+from helios_dod.frontend.grammars.expressed import lark_of_grammar, lark_of_regex
+from helios_dod.frontend.grammars.narrowing import Malformed, check_shapes, narrowed
+from helios_dod.frontend.grammars.root import Costly, Root, check_unfolded
 from helios_dod.frontend.grammars.tags import structural_tag
 from helios_dod.frontend.requests import ChatRequest, RequestError
 
@@ -69,6 +68,15 @@ def schema_grammar(schema: Any, field: str, compact: bool = False,
     return {"json_schema": made | {"x-guidance": json_options(compact, lenient)}}
 
 
+def check_schema(schema: Any, field: str) -> None:
+    """Bounds of a schema of which parts will be read, and types of its keywords. Raises
+    RequestError."""
+    try:
+        check_shapes(schema, Root(checked_schema(schema, field, lenient=True)))
+    except Malformed as error:
+        raise refuse(field, f"is not a JSON schema: {error}") from None
+
+
 def parsed(text: Any, field: str) -> Any:
     """JSON that may have come as text."""
     if not isinstance(text, str):
@@ -87,31 +95,6 @@ def choice_grammar(choices: list[str], field: str) -> dict[str, Any]:
     if len(choices) > CHOICES_MAX:
         raise refuse(field, f"has {len(choices)} entries; at most {CHOICES_MAX} are accepted")
     lark = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in choices)
-    check_bytes(lark, field)
-    return {"lark_grammar": lark}
-
-
-def regex_grammar(pattern: str, field: str) -> dict[str, Any]:
-    """Text of a regular expression."""
-    from llguidance import regex_to_lark
-
-    check_regex(pattern, field)
-    return {"lark_grammar": f"start: /{regex_to_lark(pattern, 'd')}/"}
-
-
-def lark_grammar(text: str, field: str) -> dict[str, Any]:
-    """A Lark grammar, or a GBNF one in Lark's words."""
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    check_rules(text, field)
-    try:
-        lark = any_to_lark(text)
-    except (Exception, RecursionError) as error:  # the converter raises what it happens to
-        raise refuse(field, f"is neither a Lark nor a GBNF grammar: {error}") from None
-    if "%import" in lark:
-        raise refuse(field, "imports other grammars, which is not supported")
-    if not lark_ends(lark):
-        raise refuse(field, "has rules that need themselves, so that no answer ends")
     check_bytes(lark, field)
     return {"lark_grammar": lark}
 
@@ -169,10 +152,10 @@ def from_structured(request: ChatRequest) -> Answer | None:
     if kind == "structural_tag":
         return Answer(tuple(structural_tag(parsed(value, field), field, schema_grammar)), field)
     if kind == "regex":
-        return Answer((regex_grammar(value, field),), field)
+        return Answer(({"lark_grammar": f"start: {lark_of_regex(value, field)}"},), field)
     if kind == "choice":
         return Answer((choice_grammar(value, field),), field)
-    return Answer((lark_grammar(value, field),), field)
+    return Answer(({"lark_grammar": lark_of_grammar(value, field)},), field)
 
 
 def answer_of(request: ChatRequest) -> Answer | None:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from helios_dod.frontend.grammars.bounds import check_bytes, check_regex, check_rules, refuse
+from helios_dod.frontend.grammars.bounds import check_bytes, refuse
+from helios_dod.frontend.grammars.expressed import lark_of_grammar, lark_of_regex
 
 TAGS_MAX = 256
 NESTING_MAX = 32
@@ -112,17 +113,10 @@ def nested(tags: Tags, value: Any, depth: int) -> str:
     if kind == "json_schema":
         return tags.schema(value.get("json_schema", {}))
     if kind == "regex":
-        pattern = text_of(value, "pattern", tags.field)
-        check_regex(pattern, tags.field)
-        from llguidance import regex_to_lark
-
-        return f"/{regex_to_lark(pattern, 'd')}/"
+        return lark_of_regex(text_of(value, "pattern", tags.field), tags.field)
     if kind == "grammar":
-        from llguidance.gbnf_to_lark import any_to_lark
-
         text = text_of(value, "grammar", tags.field)
-        check_rules(text, tags.field)
-        return tags.other({"lark_grammar": any_to_lark(text)})
+        return tags.other({"lark_grammar": lark_of_grammar(text, tags.field)})
     if kind == "any_text":
         return "TEXT?"
     if kind in ("sequence", "or"):
