@@ -347,6 +347,26 @@ def test_parameters_that_are_no_schema_are_refused(name, schema):
         demanded(name, schema)
 
 
+DROPPED = {"not": {"anyOf": [{"$ref": "#/$defs/5"}, {"pattern": "a"}]}, "$defs": {
+    "0": {"type": "string"}, **{f"{i}": {"properties": {
+        f"{j}": {"$ref": f"#/$defs/{i - 1}"} for j in range(4)}} for i in range(1, 6)}}}
+
+
+def test_schemas_of_one_request_are_counted_together():
+    """What each of them may cost, a thousand of them may not."""
+    tag = {"structures": [{"begin": "<a>", "schema": DROPPED, "end": "</a>"}] * 200,
+           "triggers": ["<a>"]}
+    with pytest.raises(RequestError, match="have more than 500000 parts once"):
+        answer_of(decode_chat(body(structured_outputs={"structural_tag": tag})))
+    with pytest.raises(RequestError, match=r"^'tools\[0\].*have more than 500000 parts once"):
+        demanded("function_tag_lines", {"$defs": DROPPED["$defs"], "properties": {
+            f"p{i}": {"type": "object", "not": DROPPED["not"]} for i in range(200)}})
+    large = {"properties": {f"p{i}": {"type": "object"} for i in range(100)},
+             "$defs": {"a": {"description": "x" * 50_000}}}
+    with pytest.raises(RequestError, match="have more than 4194304 bytes, definitions counted"):
+        demanded("function_tag_lines", large)
+
+
 def test_an_empty_word_of_an_enum():
     """It is one of the words, also where values stand as plain text."""
     letters, bound = vocabulary_of("function_tag_lines")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from helios_dod.frontend.grammars.bounds import refuse
+from helios_dod.frontend.grammars.root import Room
 from helios_dod.frontend.grammars.spelling import literal
 from helios_dod.frontend.grammars.structured import check_schema, schema_grammar
 from helios_dod.frontend.output.marks import Bound
@@ -62,6 +63,7 @@ class Writer:
     def __init__(self, bound: Bound, rules: list[str], others: list[dict[str, Any]],
                  calls: Calls) -> None:
         self.bound, self.rules, self.others, self.calls = bound, rules, others, calls
+        self.room = Room()
         for tool in calls.tools:
             check_schema(tool.schema, f"{tool.field}.parameters")
 
@@ -72,8 +74,8 @@ class Writer:
     def schema(self, name: str, tool: CallTool, schema: Any) -> str:
         """A JSON value by a part of a tool's schema."""
         field = f"{tool.field}.parameters"
-        self.others.append({"name": name, **schema_grammar(schema, field,
-                                                           lenient=not tool.strict)})
+        self.others.append({"name": name, **schema_grammar(
+            schema, field, lenient=not tool.strict, room=self.room)})
         return f"@{name}"
 
     def arguments(self, index: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from helios_dod.frontend.grammars.bounds import containers
 from helios_dod.frontend.grammars.negation import Schema, negation, resolved
-from helios_dod.frontend.grammars.root import Root
+from helios_dod.frontend.grammars.root import Room, Root
 
 # Formats that the compiler knows; any other is an annotation, as the specification has it.
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
@@ -34,9 +34,9 @@ class Malformed(ValueError):
     """A keyword's value has the wrong type: which, and what it should be."""
 
 
-def narrowed(schema: Schema) -> Schema:
+def narrowed(schema: Schema, room: Room) -> Schema:
     """A schema of the compiler's keywords. `schema` may be changed. Raises Malformed, Costly."""
-    root = Root(schema)
+    root = Root(schema, room)
     check_shapes(schema, root)
     waiting: list[Any] = [schema]
     seen: dict[int, Any] = {}  # they stay, so that no new one takes the place of one that is gone

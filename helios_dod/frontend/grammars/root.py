@@ -9,6 +9,8 @@ from helios_dod.frontend.references import target_of
 
 PARTS_MAX = 120_000  # no grammar has room for more, at a byte each
 PATTERN_SECONDS_MAX = 0.5  # of processor time, to hold names against patterns
+REQUEST_PARTS_MAX = 500_000  # of all schemas of one request: two seconds of work at most
+REQUEST_BYTES_MAX = 4 << 20  # of the same; definitions count at each parameter that has them
 UNFOLDED_DEPTH_MAX = 500  # containers inside containers, in what was made
 
 
@@ -16,12 +18,34 @@ class Costly(ValueError):
     """The rewriting costs too much; the text completes "'field' ..."."""
 
 
-class Root:
-    """The root of one schema; the parts and seconds that are left."""
+class Room:
+    """What all schemas of one request may still cost."""
 
-    def __init__(self, schema: Any) -> None:
-        self.schema = schema
-        self.left, self.seconds = PARTS_MAX, PATTERN_SECONDS_MAX
+    def __init__(self) -> None:
+        self.parts, self.nbytes = REQUEST_PARTS_MAX, REQUEST_BYTES_MAX
+        self.seconds = PATTERN_SECONDS_MAX
+
+    def spend(self, parts: int) -> None:
+        """So many parts are made or read. Raises Costly."""
+        self.parts -= parts
+        if self.parts < 0:
+            raise Costly(f"and what is before it have more than {REQUEST_PARTS_MAX} parts once "
+                         "their keywords are rewritten")
+
+    def write(self, nbytes: int) -> None:
+        """So many bytes of schema are written. Raises Costly."""
+        self.nbytes -= nbytes
+        if self.nbytes < 0:
+            raise Costly(f"and what is before it have more than {REQUEST_BYTES_MAX} bytes, "
+                         "definitions counted at each parameter")
+
+
+class Root:
+    """The root of one schema; the parts that are left."""
+
+    def __init__(self, schema: Any, room: Room) -> None:
+        self.schema, self.room = schema, room
+        self.left = PARTS_MAX
         self.expressions = Expressions(patterns=PARTS_MAX, matches=PARTS_MAX)
 
     def target(self, reference: Any) -> Any:
@@ -33,13 +57,14 @@ class Root:
         self.left -= count
         if self.left < 0:
             raise Costly(f"has more than {PARTS_MAX} parts once its keywords are rewritten")
+        self.room.spend(count)
 
     def has(self, name: str, pattern: str) -> bool | None:
         """Whether a pattern is found in a name; None where nobody can say. Raises Costly."""
         began = time.thread_time()
         found = self.expressions.match(pattern, name)
-        self.seconds -= time.thread_time() - began
-        if self.seconds < 0:
+        self.room.seconds -= time.thread_time() - began
+        if self.room.seconds < 0:
             raise Costly(f"takes more than {PATTERN_SECONDS_MAX} s to hold the names of its "
                          "properties against its patterns")
         return found

@@ -17,7 +17,7 @@ from helios_dod.frontend.grammars.bounds import (
 from helios_dod.frontend.grammars.endings import schema_ends
 from helios_dod.frontend.grammars.expressed import lark_of_grammar, lark_of_regex
 from helios_dod.frontend.grammars.narrowing import Malformed, check_shapes, narrowed
-from helios_dod.frontend.grammars.root import Costly, Root, check_unfolded
+from helios_dod.frontend.grammars.root import Costly, Room, Root, check_unfolded
 from helios_dod.frontend.grammars.tags import structural_tag
 from helios_dod.frontend.requests import ChatRequest, RequestError
 
@@ -48,16 +48,19 @@ def json_options(compact: bool, lenient: bool) -> dict[str, Any]:
 
 
 def schema_grammar(schema: Any, field: str, compact: bool = False,
-                   lenient: bool = False) -> dict[str, Any]:
-    """A grammar entry of a JSON schema. lenient: keywords that cannot be enforced are ignored."""
+                   lenient: bool = False, room: Room | None = None) -> dict[str, Any]:
+    """A grammar entry of a JSON schema. lenient: keywords that cannot be enforced are ignored.
+    room: of the request, where it has several schemas. Raises RequestError."""
+    room = room or Room()
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise refuse(field, "must be a JSON schema that some answer fulfils")
     checked = checked_schema(schema, field, lenient)
     try:
-        made = narrowed(checked)
+        made = narrowed(checked, room)
         check_unfolded(made, TEXT_BYTES_MAX)
+        room.write(len(msgspec.json.encode(made)))
     except Malformed as error:
         raise refuse(field, f"is not a JSON schema: {error}") from None
     except Costly as error:
@@ -72,7 +75,7 @@ def check_schema(schema: Any, field: str) -> None:
     """Bounds of a schema of which parts will be read, and types of its keywords. Raises
     RequestError."""
     try:
-        check_shapes(schema, Root(checked_schema(schema, field, lenient=True)))
+        check_shapes(schema, Root(checked_schema(schema, field, lenient=True), Room()))
     except Malformed as error:
         raise refuse(field, f"is not a JSON schema: {error}") from None
 

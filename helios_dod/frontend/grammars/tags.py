@@ -9,10 +9,11 @@ from typing import Any
 
 from helios_dod.frontend.grammars.bounds import check_bytes, refuse
 from helios_dod.frontend.grammars.expressed import lark_of_grammar, lark_of_regex
+from helios_dod.frontend.grammars.root import Room
 
 TAGS_MAX = 256
 NESTING_MAX = 32
-SchemaGrammar = Callable[[Any, str], dict[str, Any]]
+SchemaGrammar = Callable[..., dict[str, Any]]
 
 
 class Tags:
@@ -23,6 +24,7 @@ class Tags:
         self.rules: list[str] = []
         self.others: list[dict[str, Any]] = []
         self.count = 0
+        self.room = Room()
 
     def name(self, prefix: str) -> str:
         """A rule's name."""
@@ -45,7 +47,7 @@ class Tags:
 
     def schema(self, value: Any) -> str:
         """A JSON value."""
-        return self.other(self.schema_grammar(value, self.field))
+        return self.other(self.schema_grammar(value, self.field, room=self.room))
 
     def grammars(self, start: str) -> list[dict[str, Any]]:
         """The list of grammars whose first one begins with `start`."""
