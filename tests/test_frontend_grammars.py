@@ -470,6 +470,7 @@ def nest(count: int) -> dict[str, Any]:
     ({"guided_json": {"description": "x" * 130_000}}, "at most 120000 are accepted"),
     ({"guided_json": {"maximum": 2**53 + 1}}, "asks for maximum 9007199254740993, which cannot"),
     ({"guided_json": {"items": {"exclusiveMinimum": 1e19}}}, "asks for exclusiveMinimum 1e"),
+    ({"guided_json": {"$ref": "#/" + "x" * 2000}}, "a reference of 2002 characters; at most 1024"),
     ({"guided_json": {"$ref": "#"}}, "so that no answer ends"),
     ({"guided_json": {"type": "object", "required": ["a"], "properties": {
         "a": {"anyOf": [{"$ref": "#"}, False]}}}}, "so that no answer ends"),

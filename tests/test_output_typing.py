@@ -235,3 +235,13 @@ def test_many_patterns_and_many_alternatives_are_read_in_part():
     assert ToolSet({"f": values}).admitted("f", "x").members is None
     listed = {"properties": {"x": {"anyOf": [{"enum": list(range(50_000))}] * VISITS_MAX}}}
     assert ToolSet({"f": listed}).admitted("f", "x").members is None
+
+
+def test_a_long_reference_leads_nowhere():
+    """Each of a thousand would be read whole, for each new name of an argument."""
+    schema = {"anyOf": [{"$ref": "#/a"}] * 1000, "a": {"$ref": "#/" + "x/" * 1_000_000}}
+    tools = ToolSet({"f": schema})
+    assert not any(tools.admitted("f", f"name{i}").known for i in range(100))
+    schema = {"properties": {"a": {"$ref": "#/$defs/" + "x" * 1000}}, "$defs": {
+        "x" * 1000: {"type": "integer"}}}
+    assert ToolSet({"f": schema}).admitted("f", "a").types == {"integer"}

@@ -4,11 +4,15 @@ from typing import Any
 from urllib.parse import unquote
 
 INDEX_DIGITS_MAX = 8
+REFERENCE_MAX = 1024  # characters; following a longer one takes as long as it is
 
 
 def target_of(root: Any, reference: Any) -> Any:
-    """What '#' or a JSON pointer '#/a/b' names; None for nothing, and for other references."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+    """What '#' or a JSON pointer '#/a/b' names; None for nothing, and for other references, as
+    those of more than REFERENCE_MAX characters are."""
+    if not isinstance(reference, str) or len(reference) > REFERENCE_MAX:
+        return None
+    if reference != "#" and not reference.startswith("#/"):
         return None
     place = root
     for part in unquote(reference).split("/")[1:]:

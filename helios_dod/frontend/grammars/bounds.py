@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from helios_dod.frontend.references import target_of
+from helios_dod.frontend.references import REFERENCE_MAX, target_of
 from helios_dod.frontend.requests import RequestError
 
 TEXT_BYTES_MAX = 120_000  # of everything that one request's grammar is made of
@@ -112,6 +112,9 @@ def check_keywords(value: dict[str, Any], field: str) -> None:
     if isinstance(pattern, str):
         check_regex(pattern, field)
     reference = value.get("$ref")
+    if isinstance(reference, str) and len(reference) > REFERENCE_MAX:
+        raise refuse(field, f"has a reference of {len(reference)} characters; at most "
+                            f"{REFERENCE_MAX} are accepted")
     if isinstance(reference, str) and not reference.startswith("#"):
         raise refuse(field, f"refers to {reference[:200]!r}; only references within the schema "
                             "('#...') are followed")
