@@ -239,6 +239,8 @@ def run(core: Path, memory: memoryview, limits_name: str, wake_engine: int, wake
                         [ids(text) for text in json.loads(os.environ.get("FAKE_SCRIPTS", "[]"))])
     pace = float(os.environ.get("FAKE_TICK_MS", "1")) / 1e3
     time.sleep(float(os.environ.get("FAKE_START_S", "0")))
+    while os.path.exists(os.environ.get("FAKE_STARTS_WHILE", "")):
+        time.sleep(0.01)
     if os.environ.get("FAKE_FAIL"):
         raise ValueError(os.environ["FAKE_FAIL"])
     options.ready()

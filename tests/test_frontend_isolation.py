@@ -174,7 +174,7 @@ def test_a_server_answers_others_meanwhile(tmp_path, pattern, count):
         while thread.is_alive():
             assert server.post(max_tokens=1).status_code == 200
             others += 1
-        assert others > 3
+        assert others > 1  # the last may have been answered after it
         for answer in answers:
             assert answer.status_code == 400
             found = re.search(r"The tokenizer refused 'messages': .*?(\d+) bytes of text take more "

@@ -47,7 +47,7 @@ def spreads(part):
 def recorded(smollm2_core, tmp_path_factory):
     """(recording, the result of `record`, costs, the result of `fit`), of the host executor."""
     folder = tmp_path_factory.mktemp("recorded")
-    write_trace(make_trace([0] * 12, [20 + i for i in range(12)], [8] * 12), folder / "t.jsonl")
+    write_trace(make_trace([0] * 12, [20 + i for i in range(12)], [60] * 12), folder / "t.jsonl")
     results = []
     with pytest.MonkeyPatch.context() as patch:
         for words in (("record", smollm2_core, "--trace", folder / "t.jsonl", "--concurrency", 2,

@@ -208,11 +208,14 @@ def test_a_signal_of_a_stopped_server_ends_it(core: Path) -> None:
         assert server.process.wait(server_harness.PATIENCE_S) == 0
 
 
-def test_starting_is_503(core: Path) -> None:
-    with serving(core, env={"FAKE_START_S": "1.5"}, ready=False) as server:
+def test_starting_is_503(core: Path, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    starts.touch()
+    with serving(core, env={"FAKE_STARTS_WHILE": str(starts)}, ready=False) as server:
         answer = server.post()
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "starting"
         assert server.get("/health").json()["status"] == "starting"
+        starts.unlink()
         server.ready()
         assert server.post(max_tokens=2).status_code == 200
 
