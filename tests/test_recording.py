@@ -269,6 +269,16 @@ def timeline(path, capsys, *arguments):
     return capsys.readouterr().out
 
 
+def ended(simulator, folder):
+    """The recording of a simulator that has no more to do."""
+    for _ in range(400):
+        simulator.clock.now_ns = simulator.executor.next_end() or simulator.clock.now_ns + 1
+        simulator.engine.step()
+        simulator.edge.events()
+    simulator.engine.recorder.save(folder / "file", "stopped")
+    return folder / "file"
+
+
 def test_why_a_request_waited(tmp_path, capsys):
     """Six requests for four slots, then one for more pages than are left."""
     simulator = Simulator(1, walked=False)
@@ -278,12 +288,7 @@ def test_why_a_request_waited(tmp_path, capsys):
             tag=tag, prompt=np.arange(40 if tag == 2 else 5, dtype=np.int32), output_limit=20))
         simulator.engine.step()
         simulator.edge.events()
-    for _ in range(400):
-        simulator.clock.now_ns = simulator.executor.next_end() or simulator.clock.now_ns + 1
-        simulator.engine.step()
-        simulator.edge.events()
-    path = tmp_path / "file"
-    simulator.engine.recorder.save(path, "stopped")
+    path = ended(simulator, tmp_path)
     everything = timeline(path, capsys)
     assert all(f"--request {tag}:" in everything for tag in range(1, 7))
     first, last = (timeline(path, capsys, "--request", tag) for tag in "16")
@@ -313,12 +318,7 @@ def test_why_a_request_waited_in_its_ring(tmp_path, capsys):
         assert simulator.edge.submit(Submission(
             tag=tag, prompt=np.arange(5, dtype=np.int32), output_limit=20))
         simulator.engine.step()
-    for _ in range(400):
-        simulator.clock.now_ns = simulator.executor.next_end() or simulator.clock.now_ns + 1
-        simulator.engine.step()
-        simulator.edge.events()
-    path = tmp_path / "file"
-    simulator.engine.recorder.save(path, "stopped")
+    path = ended(simulator, tmp_path)
     seventh, eighth = (timeline(path, capsys, "--request", f"cmpl-{name_of(0, tag)}")
                        for tag in (7, 8))
     assert "waits in its worker's ring for room: " in seventh

@@ -35,7 +35,6 @@ SECONDS_MAX = 2.0  # of one trial
 MEMORY_MAX = 1 << 30  # bytes that a trial may map beyond the helper's and its stack's
 WALKS, STEPS = 4, 32  # random answers that a trial begins, and tokens of each at most
 VERDICTS_MAX = 4096
-MESSAGE_BYTES_MAX = 200_000
 GOOD = b"\x01"
 READY = b"\x02"
 LENGTH = struct.Struct("<Q")

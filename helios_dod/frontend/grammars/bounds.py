@@ -11,7 +11,7 @@ import msgspec
 from helios_dod.frontend.references import REFERENCE_MAX, target_of
 from helios_dod.frontend.requests import RequestError
 
-TEXT_BYTES_MAX = 120_000  # of everything that one request's grammar is made of
+TEXT_BYTES_MAX = 120_000  # of each text that a request's grammar is made of
 NESTING_MAX = 96  # containers inside containers
 NODES_MAX = 20_000  # of a schema
 REFERENCES_MAX = 128  # references that lead to each other, in a row

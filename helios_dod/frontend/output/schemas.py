@@ -23,6 +23,7 @@ from helios_dod.frontend.references import target_of
 ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 VISITS_MAX = 2048  # schemas, their branches, patterns and constants read for one parameter
 MEMBERS_A_VISIT = 64  # listed values that are read in the time of a schema
+NAMES_KEPT = 1024  # parameters of a request whose types are remembered
 WORDS = ("allOf", "anyOf", "oneOf")
 Constants = tuple[tuple[str, str], ...]  # parameters and JSON of their values, sorted
 TYPE_NAMES = {bool: "boolean", str: "string", int: "integer", float: "number", list: "array",
@@ -319,9 +320,6 @@ class ToolSet:
             if rest and text.startswith(name) and self.declares(name, rest):
                 return name, rest
         return None
-
-
-NAMES_KEPT = 1024
 
 
 def is_member(value: Any, members: tuple[Any, ...]) -> bool:
