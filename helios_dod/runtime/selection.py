@@ -124,6 +124,11 @@ def available_bytes() -> int:
     return free
 
 
+def sizes_of(name: str | None) -> tuple[Limits, ...]:
+    """The named size, or all that are served, the smallest first."""
+    return (SMALL, MEDIUM, LARGE, HUGE) if name is None else (SIZES[name],)
+
+
 def choose_number(field: str, asked: int | None, most: int) -> int:
     """`asked`, or `most` when nothing was; an error outside 1..most."""
     if asked is None:
@@ -261,7 +266,7 @@ def choose_snapshots(contract: PreparedContract, options: Options, slots: int, p
             raise SelectionError("snapshots", options.snapshots,
                                  "but the core was prepared for none")
         return 0
-    sizes = (SMALL, MEDIUM, LARGE, HUGE) if options.size is None else (SIZES[options.size],)
+    sizes = sizes_of(options.size)
     if options.snapshots is not None:
         return choose_number("snapshots", options.snapshots, sizes[-1].snapshots_max)
     prepared = min(contract.snapshots, sizes[-1].snapshots_max)
@@ -332,7 +337,7 @@ def choose_limits(name: str | None, geometry: Geometry, context: int, width: int
         "window_pages_max": geometry.window_pages,
         "pages_max": max(geometry.pages + tier_pages if tier_pages else 0,
                          geometry.windowed_pages + window_places)}
-    sizes = (SMALL, MEDIUM, LARGE, HUGE) if name is None else (SIZES[name],)
+    sizes = sizes_of(name)
     for size in sizes:
         short = [f"{field} {need} over {getattr(size, field)}" for field, need in needs.items()
                  if need > getattr(size, field)]

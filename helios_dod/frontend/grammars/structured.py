@@ -60,14 +60,15 @@ def schema_grammar(schema: Any, field: str, compact: bool = False,
     try:
         made = narrowed(checked, room)
         check_unfolded(made, TEXT_BYTES_MAX)
-        room.write(len(msgspec.json.encode(made)))
+        text = msgspec.json.encode(made)
+        room.write(len(text))
     except Malformed as error:
         raise refuse(field, f"is not a JSON schema: {error}") from None
     except Costly as error:
         raise refuse(field, str(error)) from None
     if not schema_ends(made):
         raise refuse(field, "refers to itself, so that no answer ends")
-    check_bytes(msgspec.json.encode(made).decode(), field)
+    check_bytes(text.decode(), field)
     return {"json_schema": made | {"x-guidance": json_options(compact, lenient)}}
 
 

@@ -232,24 +232,26 @@ def unite(parts: Iterable[Admitted]) -> Admitted:
     return Admitted(types, None if members is None else tuple(members))
 
 
-def intersect(one: Admitted, other: Admitted) -> Admitted:
-    """What both admit; an integer is a number. Contradictions admit what the first does."""
+def shared_types(one: Admitted, other: Admitted) -> frozenset[str]:
+    """Types of values that both admit; an integer is a number."""
     types = one.types & other.types
     if any("integer" in some and "number" in more
            for some, more in ((one.types, other.types), (other.types, one.types))):
         types |= {"integer"}
+    return types
+
+
+def intersect(one: Admitted, other: Admitted) -> Admitted:
+    """What both admit. Contradictions admit what the first does."""
     members = one.members if one.members is not None else other.members
-    return Admitted(types or one.types, members)
+    return Admitted(shared_types(one, other) or one.types, members)
 
 
 def both(one: Admitted | None, other: Admitted | None) -> Admitted | None:
     """What two schemas that hold together say of a parameter; contradictions admit either."""
     if one is None or other is None:
         return one or other
-    shared = one.types & other.types or {
-        "integer" for some, more in ((one, other), (other, one))
-        if "integer" in some.types and "number" in more.types}
-    return intersect(one, other) if shared else unite((one, other))
+    return intersect(one, other) if shared_types(one, other) else unite((one, other))
 
 
 def combine(own: Said, every: Iterable[Said], *alternatives: list[Said]) -> Said:
